@@ -113,16 +113,15 @@ class Share:
         """Like `take`, for an answer: its bytes beside those that are held now. All answers
         together have at most half of the room, so that bodies find some while none is read."""
         own = self.size
-        room = self._room
 
         def take(size: int) -> bool:
             more = size - self._answer
-            if self.limit and room.answers + more > self.limit // 2:
+            if self.limit and self._room.answers + more > self.limit // 2:
                 return False
             if not self.take(own + size):
                 return False
             self._answer = size
-            room.answers += more
+            self._room.answers += more
             return True
 
         return take

@@ -93,8 +93,7 @@ class Pipeline:
         if earlier := call.request.previous_response_id:
             if services.table.names:
                 await self.recorder.answers.learn(services, call.tenant, earlier)
-            targets = self._runtime.stored_answers.targets
-            call.stored_at = targets.find(call.tenant, earlier)
+            call.stored_at = self._runtime.stored_answers.targets.find(call.tenant, earlier)
 
     async def send(self, call: Call, sending: UpstreamCall) -> LaneResponse:
         """The upstream's answer, with its headers read and its body not read yet. Raises:
@@ -326,8 +325,7 @@ class Pipeline:
         if call.decision is not None:
             call.decision = unsteered(call.decision, call.request, reason)
             try:
-                steerer = call.services.steerer
-                call.decision = steerer.place_earlier(call.decision, call.request)
+                call.decision = call.services.steerer.place_earlier(call.decision, call.request)
             except Exception as exc:
                 call.note_unguided(exc)
 

@@ -69,11 +69,10 @@ class Retention:
             kept_s = settings.retention_days * _DAY_S
             active = self._active_within(kept_s)
             removed += (await self._runs.prune(older_than=now - kept_s, keep=active)).runs
-        interval_s = settings.retention_interval_s
         report = await self._runs.prune(
             max_bytes=int(settings.max_size_mb * 2**20) or None,
-            active_since=now - interval_s,
-            keep=self._active_within(interval_s),
+            active_since=now - settings.retention_interval_s,
+            keep=self._active_within(settings.retention_interval_s),
         )
         removed += report.runs
         if removed:

@@ -195,11 +195,10 @@ class Runtime:
     def _listen(self, opened: Opened) -> None:
         """Read again what another gateway on the store says it has changed."""
         stores = opened.stores
-        patterns = opened.patterns
 
         async def forget_patterns() -> None:
-            if patterns is not None:
-                patterns.library.memory.forget()
+            if opened.patterns is not None:
+                opened.patterns.library.memory.forget()
             if self.learning is not None:
                 self.learning.forget()
 

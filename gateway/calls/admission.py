@@ -59,8 +59,7 @@ class Admissions:
     async def advise(self, call: Call) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
         guard = call.services.budgets
-        decision = call.decision
-        if guard is None or decision is None or decision.mode == "off":
+        if guard is None or call.decision is None or call.decision.mode == "off":
             return NO_ADVICE
         return await guard.advise(_subject(call), _body(call))
 
@@ -109,7 +108,6 @@ class Admissions:
 
     async def _check_holds(self, call: Call, decision: Decision) -> None:
         services = call.services
-        exchange = call.exchange
         holds = self._runtime.holds
         index = services.index
         conversation = decision.conversation
@@ -126,12 +124,12 @@ class Admissions:
         await self._wait_for_answer(call, subjects)
         found = holds.find(subjects())
         if found is not None and found.action == "pause":
-            exchange.notes["paused"] = found.subject
+            call.exchange.notes["paused"] = found.subject
             began = time.perf_counter()
             try:
                 released = await holds.released(subjects, control.pause_wait_s)
             finally:
-                exchange.timing.waited_s += time.perf_counter() - began
+                call.exchange.timing.waited_s += time.perf_counter() - began
             if not released:
                 raise pause_error(found, control.pause_retry_s)
             found = holds.find(subjects())
@@ -358,10 +356,8 @@ def _subject(call: Call) -> CallSubject:
     if decision is None:
         return subject
     found = decision.conversation
-    run = decision.run_id
-    return structs.replace(subject, run=run, root=found.root_id, agent=found.sub_agent)
+    return structs.replace(subject, run=decision.run_id, root=found.root_id, agent=found.sub_agent)
 
 
 def _body(call: Call) -> CallBody:
-    request = call.request
-    return CallBody(fields=request.body, raw=request.raw)
+    return CallBody(fields=call.request.body, raw=call.request.raw)

@@ -120,8 +120,7 @@ class Call(Struct, kw_only=True, eq=False):
         """Switch to the model that the client named, because the routed one gave no answer."""
         if self.decision is not None:
             self.note_reason(f"routing: {self.decision.model} refused: {reason}")
-            steerer = self.services.steerer
-            self.decision = steerer.use_requested_model(self.decision, self.request)
+            self.decision = self.services.steerer.use_requested_model(self.decision, self.request)
             self.decided()
 
     def note_reason(self, reason: str) -> None:
@@ -179,8 +178,7 @@ class Call(Struct, kw_only=True, eq=False):
         if decision is None:
             return
         placed = self.delivery.placed
-        conclusion = decision.conclusion
-        held = conclusion is not None and conclusion.proposal.act.name in HELD
+        held = decision.conclusion is not None and decision.conclusion.proposal.act.name in HELD
         if placed is not None and not held:
             forget(decision, placed)
         self.forget_guidance()

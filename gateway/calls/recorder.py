@@ -271,7 +271,6 @@ class Recorder:
         applied = AppliedReply()
         choices = replies_in(completion)
         if not decision.unread:
-            keep = settings.storage.store_content
             index = services.index
             try:
                 applied = apply_reply(
@@ -279,7 +278,7 @@ class Recorder:
                     completion,
                     choices,
                     index=index,
-                    keep=keep,
+                    keep=settings.storage.store_content,
                     pending_id=pending_id,
                     stored=call.stored,
                 )
@@ -430,9 +429,8 @@ class Recorder:
 def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
     """Note the usage: as it was reported, else estimated from the texts; and whose prices hold: the
     answer names the model of a request that could not be read."""
-    request = call.request
     upstream = call.exchange.upstream
-    if request.opaque and isinstance(named := (reply or {}).get("model"), str):
+    if call.request.opaque and isinstance(named := (reply or {}).get("model"), str):
         call.exchange.request.model = upstream.model = named
         call.delivery = replace(call.delivery, model=call.delivery.model or named)
     call.billed_model = call.delivery.model
@@ -441,7 +439,7 @@ def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
         call.billed_model = call.services.catalogue.billed_name(call.billed_model, target)
     upstream.bill(usage, reply)
     if upstream.tokens.input is None and upstream.tokens.output is None and reply:
-        estimate = estimated_usage(request.raw, reply)
+        estimate = estimated_usage(call.request.raw, reply)
         if estimate is not None:
             upstream.bill(estimate, estimated=True)
 

@@ -57,15 +57,14 @@ def call_record(
 ) -> CallRecord:
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
     conversation = decision.conversation
-    position = decision.position
     masks_secrets = call.services.settings.storage.mask_secrets
     count = decision.resolved.incoming.hashes.state.count
-    runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
+    runs = {index for index, _ in conversation.unsaved.steps} | {decision.position.run}
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
         runs.add(last.run)  # a new run has ended it
     ids = {index: run_id(conversation.id, index) for index in sorted(runs)}
-    run = ids[position.run]
+    run = ids[decision.position.run]
     items: Fields = {}
     if outcome.completion is not None and outcome.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(outcome.completion))
@@ -92,14 +91,13 @@ def call_record(
 
 def _call_row(call: Call, decision: Decision, outcome: Outcome) -> CallRow:
     exchange = call.exchange
-    choices = outcome.choices
     upstream = exchange.upstream
     tokens = exchange.upstream.tokens
     timing = exchange.timing
     served = None
     if outcome.completion:
         served = outcome.completion.get("model")
-    finish = choices[0][1] if choices else None
+    finish = outcome.choices[0][1] if outcome.choices else None
     return CallRow(
         request_id=exchange.request.id,
         model_requested=exchange.request.model,
@@ -336,7 +334,6 @@ def _acts(call: Call, decision: Decision) -> tuple[str, ...]:
     if conclusion is None or decision.unsteered:
         return ()
     decided = conclusion.decided
-    proposal = conclusion.proposal
     found = set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
@@ -347,9 +344,9 @@ def _acts(call: Call, decision: Decision) -> tuple[str, ...]:
             found.add("rules")
         else:
             found.add(HAND_OVER if item.source == HAND_OVER else "guidance")
-    if (decided.directive and sent) or proposal.act.name in HELD:
+    if (decided.directive and sent) or conclusion.proposal.act.name in HELD:
         found.add(HAND_OVER)
-    if sent and proposal.routed.model != call.exchange.request.model:
+    if sent and conclusion.proposal.routed.model != call.exchange.request.model:
         found.add("routing")
     return tuple(sorted(found))
 

@@ -47,9 +47,9 @@ def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) ->
         if before != after and (after == default or _is_cut(before, after)):
             lost.append(key)
     lost += _missing_deployments(old.model_list, new.model_list)
-    own = old.model_routing
-    other = new.model_routing
-    lost += [f"model_routing.{state}" for state in own if state not in other]
+    lost += [
+        f"model_routing.{state}" for state in old.model_routing if state not in new.model_routing
+    ]
     for model, routes in old.model_routing_by_model.items():
         kept = new.model_routing_by_model.get(model, {})
         lost += [f"model_routing_by_model.{model}.{state}" for state in routes if state not in kept]

@@ -252,8 +252,7 @@ def _response(
 def note_failed(decision: Decision) -> None:
     """There is no whole answer: the client may send the request again."""
     history = decision.conversation.history
-    served = decision.resolved.incoming.hashes.state.digest
-    history.branch = history.branch.failed(served)
+    history.branch = history.branch.failed(decision.resolved.incoming.hashes.state.digest)
 
 
 def note_sending(decision: Decision) -> None:

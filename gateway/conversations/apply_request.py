@@ -313,11 +313,10 @@ def _dropped(
     before it, by another user message: a person went back. A call under way is a parallel one."""
     branch = parent.history.branch
     newest = parent.snapshot()
-    shared = verdict.position
     new = incoming.messages[verdict.position :]
     if branch.awaits is Awaits.MODEL or branch.signature != incoming.signature or newest is None:
         return None
-    before = as_mapping(incoming.messages[shared - 1])
+    before = as_mapping(incoming.messages[verdict.position - 1])
     said = all(as_mapping(each).get("role") == "user" and not is_result(each) for each in new)
     if before.get("role") != "assistant" or not (new and said and branch.has_tools):
         return None
@@ -353,7 +352,6 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     are in the fold, or in the run log. After a final answer the windows restart, with the next run.
     """
     run = conversation.run
-    history = conversation.history
     snapshot, offset = _kept(conversation, incoming)
     kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
     logged_in = ""
@@ -365,7 +363,7 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     else:
         run.fold = run.kept_fold = None
     # The store keeps prefix hashes by the first message, and this history has a new one.
-    history.root = b""
+    conversation.history.root = b""
     run.answers.clear()
     guidance = run.memory.guidance.compacted(summed_up=incoming.has_compaction())
     run.memory = replace(run.memory, guidance=guidance)

@@ -126,10 +126,9 @@ async def note_messages(
 ) -> Decision:
     """The decision with where the run is, and with the messages of people that are new."""
     run = observed.run
-    fold = observed.fold
     transcript = observed.transcript
     stored = decision.conversation.unsaved.snapshot
-    fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
+    fresh = [r for r in observed.fold.runs if stored is None or r.index > stored.run]
     prompts = list[PromptMessage]()
     since = list[Any]()
     if run.steps or run.index:

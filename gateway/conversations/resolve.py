@@ -101,8 +101,7 @@ class ConversationResolver:
     async def _read(self, request: SteeredRequest, headers: Texts, tenant: str) -> Search:
         """Read what the request says of its conversation, and its history."""
         identity = identify(headers, request.body, self.settings)
-        dialect = request.dialect
-        references = dialect.references(request)
+        references = request.dialect.references(request)
         named: FieldDict = {}
         if references:
             named = await self.loader.items(tenant, references)
@@ -113,7 +112,7 @@ class ConversationResolver:
         response = None
         if request.previous_response_id is not None:
             owner, response = await self.loader.response(tenant, request.previous_response_id)
-        elif identity.value is not None and dialect.in_conversation(request):
+        elif identity.value is not None and request.dialect.in_conversation(request):
             owner, response = await self.loader.newest_response(tenant, identity.value)
         if named or response is not None:
             request.complete(named, response.earlier() if response is not None else None)

@@ -400,10 +400,9 @@ class RequestSteerer:
     ) -> Placed | None:
         if not (decided.items or decided.directive or decided.state.injections):
             return None
-        dialect = request.dialect
         model = decision.model
-        target = dialect.target(self.target_of(model), request, model)
-        messages: Sequence[Any] = AsMappings(dialect.placeable(request))
+        target = request.dialect.target(self.target_of(model), request, model)
+        messages: Sequence[Any] = AsMappings(request.dialect.placeable(request))
         if until is not None:
             messages = messages[:until]
         if self.places.any:
@@ -491,10 +490,9 @@ def client_of(decision: Decision, request: SteeredRequest) -> Client:
 def _repeated(decision: Decision, request: SteeredRequest) -> str | None:
     """The model that the same call went to before, when this is a retry of it."""
     routed = decision.conversation.run.routed
-    resolved = decision.resolved
-    if routed is None or resolved.match.kind is not MatchKind.RETRY:
+    if routed is None or decision.resolved.match.kind is not MatchKind.RETRY:
         return None
-    asked = resolved.incoming.hashes.state.digest, request.model
+    asked = decision.resolved.incoming.hashes.state.digest, request.model
     if (routed.prefix_hash, routed.requested) == asked:
         return routed.model
     return None

@@ -136,9 +136,8 @@ def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
 @functools.lru_cache(maxsize=1024)
 def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
     """Cached, because every run begins with the same universal rules."""
-    pattern = same.value
-    texts = content(pattern.fields)
-    pairs = _pairs(pattern.tier, texts, family) or [
+    texts = content(same.value.fields)
+    pairs = _pairs(same.value.tier, texts, family) or [
         ("SITUATION", texts.situation),
         ("GUIDANCE", texts.instruction or texts.move or texts.question),
         ("AVOID", texts.avoid),

@@ -192,7 +192,6 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance. `unit`: of the draws for the run, equal
     wherever the run is decided about."""
-    latest = position.latest
     signal = position.signal
     act, trouble = _on_trouble(rules, memory, position, call=call)
     struck = replace(signal, strikes=trouble.routed is not None)
@@ -201,7 +200,7 @@ def propose(
     planned = _planned_with(act, planned)
     lessons = None
     if rules.lessons is not None and not planned.hand_over:
-        newest = latest.observed if latest else None
+        newest = position.latest.observed if position.latest else None
         lessons = rules.lessons.query(memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     return Proposal(
@@ -256,8 +255,7 @@ def thrifty(
     problem = serves(cheaper) if serves is not None and cheaper != requested else None
     why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
     model = cheaper if problem is None else routed.model
-    reasons = routed.reasons
-    return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
+    return replace(routed, model=model, reasons=(*routed.reasons, f"budget: {cheaper} {why}"))
 
 
 def _on_trouble(
@@ -326,9 +324,8 @@ def _routed(
     if reason:
         routed = replace(routed, reasons=(reason, *routed.reasons))
     if call.learned is not None:
-        pinned = memory.pinned_model
         routed, choice = call.learned.decide(
-            choice, routed, pinned, step=position.step, state=state
+            choice, routed, memory.pinned_model, step=position.step, state=state
         )
     return thrifty(routed, call.advice, requested, serves=call.serves), choice
 

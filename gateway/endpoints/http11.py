@@ -179,10 +179,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _offer_writing(self) -> None:
         """Let the application write pieces of a chunked answer without a coroutine for each."""
         if self.scope["http_version"] == "1.1" and not self._offers_connection:
-            cycle = self.cycle
             offers: dict[Any, Any] = {
-                WRITE_NOW: functools.partial(self._write_now, cycle),
-                ON_GONE: functools.partial(self._on_gone, cycle),
+                WRITE_NOW: functools.partial(self._write_now, self.cycle),
+                ON_GONE: functools.partial(self._on_gone, self.cycle),
             }
             self.scope["extensions"] = offers
 

@@ -85,9 +85,8 @@ class ResponsesSocket(RealtimeEndpoint):
         self, services: Services, scope: Scope, principal: Principal, call: UpstreamCall
     ) -> tuple[Target, Talk]:
         self._rights.require_route(services, principal, self.path)
-        table = services.table
         exchange = scope[EXCHANGE]
-        target = table.default.for_client(RESPONSES, "", call.seat)
+        target = services.table.default.for_client(RESPONSES, "", call.seat)
         own = [name for name, _ in call.headers if name not in principal.key_headers]
         known = not principal.key or target.api_key is not None or b"authorization" in own
         if target.lane != "native" or not known or services.settings.router.fallbacks:
@@ -114,11 +113,10 @@ def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
     """Whether the client or the operator wants nothing steered. `assigned`: a pilot may give a
     conversation another mode than the config's. Raises: BadRequest."""
     named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-    settings = services.settings
-    if assigned or settings.experiment.id:
+    if assigned or services.settings.experiment.id:
         usual = ""
     else:
-        usual = settings.steering.mode
+        usual = services.settings.steering.mode
     return (ControlHeaders.read(named).mode or usual) == "off"
 
 
@@ -390,12 +388,10 @@ class _Connection:
     def _target_of(self, services: Services, model: str) -> Target | None:
         """Returns the deployment of a model at this very host with this very key; None if the
         model has no such deployment."""
-        table = services.table
         seat = self.call.seat
-        own = self._host
-        for each in table.resolve(model) if seat is None else table.seated(model):
+        for each in services.table.resolve(model) if seat is None else services.table.seated(model):
             target = each.for_client(RESPONSES, "", seat)
-            same = target.api_base == own.api_base and target.api_key == own.api_key
+            same = target.api_base == self._host.api_base and target.api_key == self._host.api_key
             if same and target.lane == "native":
                 return target
         return None

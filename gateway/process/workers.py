@@ -181,11 +181,10 @@ def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
     if sys.platform != "linux":
         return [first] * count
     address = first.getsockname()
-    family = first.family
     first.close()  # it was bound without sharing, to notice another program on the address
     sockets = []
     for _ in range(count):
-        sock = socket.socket(family)
+        sock = socket.socket(first.family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(address)

@@ -205,11 +205,10 @@ def score_row(step: records.StepRow) -> tuple[Any, ...]:
 def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
     """From STEP_COLUMNS."""
     *values, readings, call, content = row
-    kind = records.StepReadings
     if readings is None:
-        read = kind()
+        read = records.StepReadings()
     else:
-        read = _read(readings, kind)
+        read = _read(readings, records.StepReadings)
     return records.StepRow(
         run_id=run_id,
         **dict(zip(STEP_COLUMNS, values, strict=False)),

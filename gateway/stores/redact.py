@@ -140,7 +140,6 @@ def _encodable(value: Any) -> Any:
         case Mapping():
             return {_encodable(key): _encodable(item) for key, item in value.items()}
     if isinstance(value, Struct):
-        names = value.__struct_fields__
-        changed = {name: _encodable(getattr(value, name)) for name in names}
+        changed = {name: _encodable(getattr(value, name)) for name in value.__struct_fields__}
         return replace(value, **changed)
     return value

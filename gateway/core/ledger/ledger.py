@@ -285,12 +285,11 @@ class Ledger:
             again = self._entries.add(key, Ending.REWRITTEN, facts, since=max(done), patience=0)
             again.varied = True
             return "reworded", again
-        answer = facts.answer
         equal = [
             each
             for each in self._recent
-            if each.facts.answer.result == answer.result
-            or (answer.empty and each.facts.answer.empty)
+            if each.facts.answer.result == facts.answer.result
+            or (facts.answer.empty and each.facts.answer.empty)
         ]
         newest = equal[-EQUAL_RESULTS:]
         known = [each.step for each in newest if brings_the_same(call, each)]

@@ -99,10 +99,9 @@ def _repeats(step: LedgerStep) -> Difficulty | None:
 
 
 def _recovers(step: LedgerStep) -> Difficulty | None:
-    entry = step.closed
-    if entry is None:
+    if step.closed is None:
         return None
-    return Difficulty(value=RECOVERED, reason=f"a success after {_failures(entry)}")
+    return Difficulty(value=RECOVERED, reason=f"a success after {_failures(step.closed)}")
 
 
 def _works_on(step: LedgerStep) -> Difficulty | None:
@@ -172,8 +171,7 @@ class LedgerScorer(ReadsLedger):
         """Difficulty of a step that the run's ledger has read."""
         found = next(each for row in TABLE if (each := row(read)) is not None)
         if self._recovered is not None and found.value < RECOVERED_TWICE and read.actions:
-            entry = self._recovered
-            reason = f"the step after a success that followed {entry.count} failures"
+            reason = f"the step after a success that followed {self._recovered.count} failures"
             found = Difficulty(value=RECOVERED_TWICE, reason=reason)
         self._recovered = read.closed
         self.reason = found.reason

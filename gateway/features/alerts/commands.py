@@ -71,8 +71,7 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
         states = ", ".join(f"{each.sink} {_sent(each)}" for each in stored.deliveries)
         title = f"{one_line(alert.title, 100)}  [{states}]"
         when = formatting.ago(alert.raised_at)
-        severity = alert.severity_word
-        line = f"{when:>10}  {severity:10}  {alert.rule:18}  {title}"
+        line = f"{when:>10}  {alert.severity_word:10}  {alert.rule:18}  {title}"
         answer(args, stored_alert_view(stored, address), line)
     if not found and not args.json:
         say("no alerts")

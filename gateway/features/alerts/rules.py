@@ -222,11 +222,10 @@ def _budgets(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
         if not reached:
             continue
         share = max(reached)
-        subject = account.subject
         alike = [one.run for one in signals.live]
-        found = [run.id for run in alike if subject in (run.id, run.conversation_id)]
+        found = [run.id for run in alike if account.subject in (run.id, run.conversation_id)]
         if account.scope == "run":
-            run = subject
+            run = account.subject
         else:
             run = next(iter(found), "")
         guess = f"; the price of {counted(account.unpriced, 'call')} is unknown"

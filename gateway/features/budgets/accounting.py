@@ -84,14 +84,14 @@ class ReservedCall(OwnCall):
 
     def settle(self, usage: Fields | None) -> None:
         """See OwnCall."""
-        guard = self._guard
-        admission = self._admission
         used: Amounts | None = None if usage is None else NOTHING
         unpriced = False
         if usage:
-            used, unpriced = amounts_of(admission.estimate.model, usage, guard.cost, calls=0)
+            used, unpriced = amounts_of(
+                self._admission.estimate.model, usage, self._guard.cost, calls=0
+            )
         # Nobody waits for it: a slow store would cost the run its time for steering.
-        spawn(guard.settle(admission, used, unpriced=unpriced))
+        spawn(self._guard.settle(self._admission, used, unpriced=unpriced))
 
 
 _REMEMBERED = 10_000

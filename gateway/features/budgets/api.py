@@ -76,11 +76,10 @@ class AccountPage(BaseModel):
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
-    runtime = request.runtime
     chosen = picked(request.params, "budget", "limit")
-    ledger = accounting_of(runtime).ledger
+    ledger = accounting_of(request.runtime).ledger
     found = await ledger.list_accounts(tenant=request.tenant, **chosen)
-    views = [_view(runtime, account) for account in found]
+    views = [_view(request.runtime, account) for account in found]
     return ApiResponse({"accounts": views, "durable": ledger.durable})
 
 

@@ -457,8 +457,7 @@ class BudgetLedger:
         sent = [each.renewal(self.id, at, until, closing=closing) for each in batch]
         after = await self._store.renew(sent, at)
         for lease, renewal, stored in zip(batch, sent, after, strict=True):
-            account = stored.account
-            signed = account.mac == self._store.signed(account).mac
+            signed = stored.account.mac == self._store.signed(stored.account).mac
             lease.took(renewal, stored, self._clock(), signed=signed)
 
     def _may_ask(self) -> bool:

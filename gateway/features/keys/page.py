@@ -13,9 +13,8 @@ from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
 async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str = "") -> Page:
     """The keys, to the operator. `made`: the text of a new one, which is shown this once."""
     visit.access.require_control()
-    runtime = visit.runtime
     form = visit.form
-    listed = [key_view(key) for key in await stored_keys(runtime).list_keys()]
+    listed = [key_view(key) for key in await stored_keys(visit.runtime).list_keys()]
     values = {"title": "Keys", "keys": listed[::-1], "error": error, "made": made, "form": form}
     values["made_id"] = made_id
     return Page(template="keys.html", values=values, status=400 if error else 200)
@@ -23,11 +22,10 @@ async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str 
 
 async def change_keys(visit: Visit) -> Page:
     """Make, rotate or revoke a key."""
-    runtime = visit.runtime
     form = {name: text for name, text in visit.form.items() if text}
     act = form.get("action", "")
     key_id = form.get("subject", "")
-    store = stored_keys(runtime)
+    store = stored_keys(visit.runtime)
     work: Awaitable[Any]
     try:
         if act == "create":
@@ -39,7 +37,7 @@ async def change_keys(visit: Visit) -> Page:
             work = store.revoke_key(key_id, time.time())
         else:
             raise BadRequest(f"action: {act[:40]!r} is not known", param="action")
-        made = await done(runtime, work)
+        made = await done(visit.runtime, work)
     except (GatewayError, ValueError) as error:
         return await show_keys(visit, error=str(error))
     if isinstance(made, NewKey):

@@ -53,8 +53,7 @@ class LiteLLMEmbedder:
             vectors, _ = await _embed(self._call, self._settings, texts)
         else:
             asked = "\n".join(texts)
-            model = self._settings.model
-            spent = await self._meter.admit(model, asked, answers=False)
+            spent = await self._meter.admit(self._settings.model, asked, answers=False)
             if spent is None:
                 raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
             usage: Fields | None = {}

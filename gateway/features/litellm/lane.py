@@ -354,9 +354,8 @@ class StreamedAnswer(PrimedStream):
     def _as_mapping(self, chunk: Any) -> Fields:
         """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
         if isinstance(chunk, dict):
-            done = self._out.complete
             if "text" in chunk:
-                return chunks.from_generic(chunk, finished=done) or {}
+                return chunks.from_generic(chunk, finished=self._out.complete) or {}
             return chunk
         if not hasattr(chunk, "choices"):
             chunk = self._source.chunk_creator(chunk)

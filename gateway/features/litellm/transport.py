@@ -459,7 +459,6 @@ class _WatchedBody(httpx.AsyncByteStream):
         return start
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        call = self._call
         events = self._events
         feed = bytes if events is None else events.feed
         first = self._first
@@ -472,7 +471,7 @@ class _WatchedBody(httpx.AsyncByteStream):
                 if ready := feed(chunk):
                     yield ready
         except UpstreamFailure as exc:
-            raise call.failed(exc) from exc
+            raise self._call.failed(exc) from exc
         if events is not None and (rest := events.flush()):
             yield rest
 

@@ -195,13 +195,12 @@ class PostgresSignals:
 
     async def _listen(self, connection: asyncpg.Connection, on_signal: OnSignal) -> None:
         """Until the connection is lost."""
-        own = self._database.holder
         heard = asyncio.Event()
 
         def received(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             heard.set()
             signal = orjson.loads(str(payload))
-            if signal.pop("from") != own:
+            if signal.pop("from") != self._database.holder:
                 on_signal(signal.pop("kind"), signal)
 
         lost = asyncio.Event()

@@ -214,11 +214,10 @@ class GuardedStateStore(WatchedStates):
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
-        recovery = self._recovery
         probing = self._reads.follow(
-            lambda: self._store.version("", ""), lambda: recovery.breaker.is_open
+            lambda: self._store.version("", ""), lambda: self._recovery.breaker.is_open
         )
-        await asyncio.gather(recovery.follow(), probing)
+        await asyncio.gather(self._recovery.follow(), probing)
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore. While the store is unavailable the record waits, and the version is the

@@ -89,8 +89,7 @@ def is_window_of(
     if branch.awaits is Awaits.MODEL or branch.signature != request.signature:
         return False
     hashes = request.hashes
-    latest = branch.reply_digest
-    if latest is None or latest not in latest_turn(hashes)[1:]:
+    if branch.reply_digest is None or branch.reply_digest not in latest_turn(hashes)[1:]:
         return False
     strange = longest = 0
     for position, digest in enumerate(hashes.messages):
