@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import MISSING, field, make_dataclass, replace
+from dataclasses import make_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from msgspec import NODEFAULT, Struct
+from msgspec import Struct
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
@@ -75,17 +75,9 @@ def _as_dataclass(kind: Any) -> Any:
         return origin[tuple(map(_as_dataclass, arguments))]
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return kind
-    found: list[Any] = []
-    for of in fields(kind):
-        if of.default is NODEFAULT:
-            default = MISSING
-        else:
-            default = of.default
-        factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
-        own = field(default=default, default_factory=factory)  # type: ignore[arg-type]
-        found.append((of.name, _as_dataclass(of.type), own))
+    found = [(of.name, _as_dataclass(of.type)) for of in fields(kind)]
     about = {"__doc__": kind.__doc__, "described": (kind,)}
-    return make_dataclass(kind.__name__, found, namespace=about, kw_only=True)
+    return make_dataclass(kind.__name__, found, namespace=about)
 
 
 class Run(Described, RunRecord):

@@ -3,7 +3,8 @@
 Plain values are many times faster than pydantic for long traces. Pydantic types describe them in
 the OpenAPI document, and a test compares the two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -12,12 +13,14 @@ from gateway.config import Settings
 from gateway.reporting.trace_state import assessment
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.patterns import StoredPattern
-from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.records import InjectionRow, StepContent, StepRow
 from gateway.stores.severity import DANGER_COMPOSITE, WARN_COMPOSITE
 from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
-from gateway.text.sanitize import visible
+from gateway.text.page import rendered
 from gateway.values import FieldDict
+
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def run_view(run: RunRecord, settings: Settings) -> FieldDict:
@@ -93,29 +96,6 @@ def picked(value: object, *names: str) -> FieldDict:
 
 def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
     """The texts of a step under headings, sanitized for a terminal and a browser."""
-    parts = [f"=== {heading}\n{text}" for heading, text in _parts(step, guidance)]
-    return visible("\n\n".join(parts))
-
-
-def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
-    content = step.content
-    if content is not None:
-        for message in content.messages:
-            yield f"{message.role} message", message.text
-        if content.thought:
-            yield "thought", content.thought
-        if content.reasoning:
-            yield "reasoning", content.reasoning
-        for action in content.actions:
-            yield f"call of {action.name}", action.arguments
-            yield "error" if action.is_error else "result", action.observation
-    for row in guidance:
-        if row.step_index == step.step_index:
-            yield f"guidance ({row.source}, {row.placement or 'not placed'})", row.text
-    if content is not None:
-        if content.reply_text:
-            yield "reply", content.reply_text
-        for action in content.reply_actions:
-            yield f"next call of {action.name}", action.arguments
-        for act in content.human:
-            yield KIND_LABELS.get(act.kind, act.kind), act.words
+    content = step.content or StepContent()
+    values = {"step": step, "content": content, "guidance": guidance, "labels": KIND_LABELS}
+    return rendered(_TEMPLATES, "step.txt", values).rstrip()

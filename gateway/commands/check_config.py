@@ -15,7 +15,7 @@ from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.declared import declare
 from gateway.commands.serve import config_file
-from gateway.commands.store import connect, say
+from gateway.commands.store import TEMPLATES, connect, say
 from gateway.config.litellm import written_as
 from gateway.config.load import ConfigFile, left_out, read_config_file
 from gateway.config.settings import named_models
@@ -31,7 +31,6 @@ from gateway.upstream.model_costs import capabilities
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _CLOSE = "no key is named: set auth.gateway_keys, unless `gateway keys list` shows one"
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
@@ -191,7 +190,7 @@ def _check_config(args: argparse.Namespace) -> int:
         say(json.dumps(about | report))
     else:
         values = {"name": str(path or "defaults"), "report": report}
-        say(rendered(_TEMPLATES, "check_config.txt", values).rstrip())
+        say(rendered(TEMPLATES, "check_config.txt", values).rstrip())
     if found:
         return 2
     return 0

@@ -12,6 +12,7 @@ from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import open_stores
 from gateway.commands.declared import declare
 from gateway.commands.store import (
+    TEMPLATES,
     answer,
     found_storage,
     note_act,
@@ -28,6 +29,7 @@ from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import failure_label, read_line
 from gateway.stores.patterns import PatternFilter
 from gateway.text.formatting import progress_bar
+from gateway.text.page import rendered
 from gateway.text.sanitize import visible
 
 _PAGE = 200
@@ -142,19 +144,12 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
     if query.tier is Tier.E1:
         gate = gates.e1
     matches = (await library.look_up(query, args.tenant))[: args.limit]
+    if not args.json:
+        shown = {"matches": matches, "gate": gate}
+        return say(rendered(TEMPLATES, "patterns_found.txt", shown).rstrip())
     for match in matches:
         found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
-        if args.json:
-            say(json.dumps({**found, "fields": match.pattern.fields}))
-        else:
-            own = match.pattern.gate_threshold
-            needed = gate if own is None else own
-            mark = " "
-            if match.similarity >= needed:
-                mark = "*"
-            say(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
-    if not args.json:
-        say(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")
+        say(json.dumps({**found, "fields": match.pattern.fields}))
 
 
 async def _delete(library: PatternLibrary, args: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import answer, as_line, kept, say, table
+from gateway.commands.store import TEMPLATES, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.holds import answer_question, known_subject
@@ -35,7 +34,6 @@ from gateway.text.sanitize import one_line
 from gateway.text.svg import stretches
 from gateway.values import FieldDict
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
 _MARK = f"[{IMPORTED}] "
@@ -133,7 +131,7 @@ async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Name
         say("no sessions")
     else:
         values = {"sessions": found.sessions}
-        say(rendered(_TEMPLATES, "sessions.txt", values).rstrip())
+        say(rendered(TEMPLATES, "sessions.txt", values).rstrip())
 
 
 async def _show_session(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -146,7 +144,7 @@ async def _show_session(stores: Stores, settings: Settings, args: argparse.Names
 
         say(as_line(tree_view(tree, settings)))
     else:
-        say(rendered(_TEMPLATES, "session.txt", {"tree": tree}).rstrip())
+        say(rendered(TEMPLATES, "session.txt", {"tree": tree}).rstrip())
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -264,7 +262,7 @@ def _print_run(trace: RunTrace) -> None:
         fired = [step.step_index for step in trace.steps if name in step.fired]
         monitors.append((name, highest, fired))
     values = {"trace": trace, "states": states, "monitors": monitors, "labels": KIND_LABELS}
-    for line in rendered(_TEMPLATES, "run.txt", values).splitlines():
+    for line in rendered(TEMPLATES, "run.txt", values).splitlines():
         style = formatting.STATE_COLOURS.get(line.partition(" ")[0], "")
         console.print(Text(line, style=style), soft_wrap=True)
 
@@ -345,12 +343,10 @@ async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespac
 
 async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
+    if not args.json:
+        return say(rendered(TEMPLATES, "held.txt", {"held": listed}).rstrip())
     for control in listed:
-        about = f"{control.action}  {control.author}".rstrip()
-        text = f"{about}  {formatting.ago(control.at)}  {control.reason}"
-        say(as_line(control) if args.json else f"{control.subject}  {text}".rstrip())
-    if not listed and not args.json:
-        say("nothing is held")
+        say(as_line(control))
 
 
 async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
@@ -363,7 +359,7 @@ async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) 
         for group in groups:
             say(as_line({"value": group.value, "sums": sums_view(group.sums)}))
     else:
-        say(rendered(_TEMPLATES, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
+        say(rendered(TEMPLATES, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
 
 
 async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -3,25 +3,17 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway.auth.authenticator import process_key
 from gateway.commands.declared import declare
+from gateway.commands.store import TEMPLATES
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
-from gateway.text.sanitize import one_line
 from gateway.values import Fields
-
-_VALUE_CHARS = 66
-_MODES = {
-    "on": "runs in trouble get guidance",
-    "shadow": "everything is computed and recorded, no byte changed",
-    "off": "requests are recorded, nothing is computed from them",
-}
 
 
 def add_parser(commands: Any) -> None:
@@ -71,28 +63,14 @@ def loaded(path: Path | None, given: Fields) -> Settings:
 
 def _announce(settings: Settings, url: str) -> None:
     """Print the facts for somebody at a terminal."""
-    lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
-    sys.stderr.write("\n" + "\n".join(lines) + "\n\n")
+    sys.stderr.write(facts(settings, url))
     sys.stderr.flush()
 
 
-def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
-    """Addresses, database and mode of the gateway at `url`: names and values, one line each."""
-    storage = settings.storage
-    mode = settings.steering.mode
-    yield "agents", f"OPENAI_BASE_URL={url}/v1"
-    yield "", f"ANTHROPIC_BASE_URL={url}"
-    yield "dashboard", f"{url}/dashboard"
-    if not settings.auth.admin_key:
-        yield "", f"log in with {process_key()}"
-    yield "upstream", settings.default_upstream.api_base
-    if settings.model_list:
-        names = sorted({each.model_name for each in settings.model_list})
-        yield "models", ", ".join(names)
-    place = storage.file or storage.place
-    yield "database", "in memory, gone when the gateway ends" if storage.in_memory else place
-    yield "mode", f"{mode}: {_MODES[mode]}"
+def facts(settings: Settings, url: str) -> str:
+    """Addresses, database and mode of the gateway at `url`, one line each."""
+    from gateway.text.page import rendered
+
     routes = ", ".join(f"{state} {model}" for state, model in settings.model_routing.items())
-    if mode == "on":
-        yield "routing", routes or "none: the model is always the one that was asked for"
-        yield "only watch", "GATEWAY_STEERING__MODE=shadow, or header x-gateway-mode: shadow"
+    values = {"settings": settings, "url": url, "key": process_key(), "routes": routes}
+    return rendered(TEMPLATES, "serve.txt", values)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
+TEMPLATES = Path(__file__).with_name("templates")
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 

@@ -10,11 +10,18 @@ import pytest
 from gateway.cli import main
 from gateway.commands.serve import facts
 from gateway.config import misspelt_variables, settings_from_dict
+from gateway.values import FieldDict
+
+
+def told_by(raw: FieldDict) -> dict[str, str]:
+    """The facts about a config by their names."""
+    lines = facts(settings_from_dict(raw), "http://h:1").splitlines()
+    return {line[2:13].strip(): line[14:] for line in lines if line}
 
 
 def test_the_start_says_where_what_and_how_to_only_watch() -> None:
     """Both base URLs, dashboard, database, mode, routing; each line fits 80 columns."""
-    told = dict(facts(settings_from_dict({"model_routing": {"SLOW": "big"}}), "http://h:1"))
+    told = told_by({"model_routing": {"SLOW": "big"}})
     assert told["agents"] == "OPENAI_BASE_URL=http://h:1/v1"
     assert told["dashboard"] == "http://h:1/dashboard"
     assert told["database"] == str(Path("gateway.db").absolute())
@@ -22,8 +29,8 @@ def test_the_start_says_where_what_and_how_to_only_watch() -> None:
     assert told["routing"] == "SLOW big"
     assert "shadow" in told["only watch"]
     for mode in ("on", "shadow", "off"):
-        lines = list(facts(settings_from_dict({"steering": {"mode": mode}}), "http://h:1"))
-        assert all(len(text) <= 66 for name, text in lines if name != "database")
+        lines = told_by({"steering": {"mode": mode}})
+        assert all(len(text) <= 66 for name, text in lines.items() if name != "database")
 
 
 def test_a_variable_with_one_underscore_is_told(
