@@ -228,6 +228,7 @@ class Call(Struct, kw_only=True, eq=False):
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
         request = self.request
+        asked = request.addressed
         decision = self.decision
         if self.hides_usage or (decision is not None and decision.applies):
             headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
@@ -240,7 +241,8 @@ class Call(Struct, kw_only=True, eq=False):
             headers=headers,
             query=query,
             key_headers=key_headers,
-            opaque=request.opaque,
+            # No other host answers in an envelope.
+            opaque=request.opaque or (asked is not None and bool(asked.envelope)),
             body=self._body,
             parsed=self._parsed,
             conversation=decision.conversation.id if decision else "",
@@ -279,6 +281,8 @@ class Call(Struct, kw_only=True, eq=False):
             body = self._without_fallbacks(body)
         if self.keeps_sent:
             self.sent = body
+        if request.addressed is not None and target.seat:
+            return request.addressed.packed(body, model)
         return body
 
     def _without_fallbacks(self, body: bytes) -> bytes:

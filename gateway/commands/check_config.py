@@ -111,6 +111,7 @@ _BROUGHT = {
 _SEATED = (  # one path of each of the other APIs
     "/backend-api/x",
     "/v1beta/models/x:generateContent",
+    "/v1internal:generateContent",
     "/model/x/invoke",
     "/v1/projects/x/locations/global/x:rawPredict",
 )

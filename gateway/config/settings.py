@@ -156,6 +156,8 @@ class UpstreamSettings:
     # where /v1/messages goes; None = Anthropic's API if `api_base` is OpenAI's, else `api_base`
     messages_api_base: str | None = None
     chatgpt_api_base: str = "https://chatgpt.com/backend-api"  # of Codex with a ChatGPT login
+    # of Gemini CLI with a Google account (Code Assist), without a version
+    code_assist_api_base: str = "https://cloudcode-pa.googleapis.com"
     # of the Gemini API, without a version
     gemini_api_base: str = "https://generativelanguage.googleapis.com"
     # of Vertex AI; None = Google's host for the location in the path

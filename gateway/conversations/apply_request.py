@@ -40,6 +40,7 @@ from gateway.steering.identity import (
 from gateway.steering.sub_agents import (
     HEADERS,
     UNNAMED,
+    Order,
     SubAgent,
     prompt_digest,
     signed,
@@ -119,6 +120,8 @@ def _note_sub_agent(
     said = None
     if not HEADERS.isdisjoint(search.headers):
         said = signed(search.headers)
+    elif search.request.addressed is not None and search.request.addressed.agent:
+        said = Order()
     incoming = search.incoming
     turns = incoming.hashes.state.turns
     if said is None and not (opened and incoming.has_tools and not turns):

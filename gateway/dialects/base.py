@@ -73,6 +73,8 @@ class Addressed(Value):
     # what is before the name at a deployment's host; "" where that does not differ
     elsewhere: str = ""
     query: bytes = b""  # without the question mark
+    envelope: str = ""  # member of the body that is what the dialect reads; "" for the body itself
+    agent: str = ""  # id of the sub-agent that asks, where an envelope names it
 
     @property
     def model(self) -> str:
@@ -95,6 +97,10 @@ class Addressed(Value):
     def members(self) -> FieldDict:
         """The same as members of the body, for whoever reads the parsed request."""
         return {"model": self.model, "stream": self.stream}
+
+    def packed(self, body: bytes, model: str) -> bytes:
+        """A body as the client's own host gets it, asked for a model."""
+        return body
 
 
 class SteeredRequest(ChatRequest):

@@ -49,6 +49,11 @@ _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
 _PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
 _PATH = re.compile(rf"(/.+/models/)([^/]+)((?::|%3[Aa])({'|'.join(_VERBS)}))")
+# Code Assist, where Gemini CLI and Google's extensions log in with an account: the member of a
+# request and that of an answer which are those of the Gemini API. Source: Gemini CLI, `converter`.
+_ENVELOPED = re.compile(rf"/v1internal((?::|%3[Aa])({'|'.join(_VERBS)}))")
+_REQUEST = "request"
+_ANSWER = "response"
 # Members of the schemas with which Gemini CLI asks who speaks next, which model to take, whether
 # the agent is in a loop and how to mend an edit. Source: its generateJson calls.
 _ASIDE = frozenset(
@@ -66,11 +71,15 @@ def _field(holder: Fields, name: str) -> Any:
 
 class GeminiDialect(Dialect):
     """`POST .../models/{model}:generateContent` and `:streamGenerateContent`. Source: Gemini API
-    reference, "Generating content"; Vertex AI's, "generateContent"."""
+    reference, "Generating content"; Vertex AI's, "generateContent". Also in the envelopes of Code
+    Assist."""
 
     name = "gemini"
     path = "/v1beta/models/{model}:generateContent"
-    routes = tuple(f"/{place}/models/{{model}}:{verb}" for place in _PLACES for verb in _VERBS)
+    routes = (
+        *(f"/{place}/models/{{model}}:{verb}" for place in _PLACES for verb in _VERBS),
+        *(f"/v1internal:{verb}" for verb in _VERBS),
+    )
     list_key = "contents"
     route = "generate_content"
     ping = b""  # its SDKs take a comment for a part of the answer
@@ -89,15 +98,22 @@ class GeminiDialect(Dialect):
 
     def addressed(self, path: str) -> Addressed | None:
         found = _PATH.fullmatch(path)
-        if found is None:
+        envelope = ""
+        if found is not None:
+            before, model, after, verb = found.groups()
+        elif (found := _ENVELOPED.fullmatch(path)) is not None:
+            before, after, verb = found.group(0, 1, 2)
+            model = ""
+            envelope = _REQUEST
+        else:
             return None
-        before, model, after, verb = found.groups()
         return Addressed(
             before=before,
             named=model,
             after=after,
             stream=verb == _VERBS[1],
             elsewhere="/v1beta/models/",
+            envelope=envelope,
         )
 
     def members(self, addressed: Addressed, body: Fields) -> FieldDict:
@@ -119,6 +135,10 @@ class GeminiDialect(Dialect):
             words["response_format"] = {"type": "json_schema"}
         elif _field(config, "responseMimeType") not in (None, "", "text/plain"):
             words["response_format"] = {"type": "json_object"}
+        if addressed.agent:
+            session = text_at(body, "session_id")
+            words["session_id"] = f"{session}/{addressed.agent}"
+            words["metadata"] = {"parent_session_id": session}
         return addressed.members() | {key: value for key, value in words.items() if value}
 
     def wrong_list(self, body: Fields) -> str:
@@ -187,7 +207,7 @@ class GeminiDialect(Dialect):
             partial=None if finished else view,
             usage=view["usage"],
             began=answer.began or is_cut,
-            ended=answer.whole and (is_array or "usageMetadata" in chunks[-1]),
+            ended=answer.whole and (is_array or "usageMetadata" in answer.last),
             odd=(is_array and not is_cut) or answer.odd,
             failure=answer.failure,
         )
@@ -199,8 +219,10 @@ class GeminiDialect(Dialect):
         return None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
-        events = request.addressed is None or b"alt=sse" in request.addressed.query
-        return own_answers.gemini(request.body, text, number, events=events)
+        asked = request.addressed
+        events = asked is None or b"alt=sse" in asked.query
+        within = _ANSWER if asked and asked.envelope else ""
+        return own_answers.gemini(request.body, text, number, events=events, within=within)
 
     def error_body(self, error: GatewayError) -> bytes:
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
@@ -395,8 +417,10 @@ class _Joined:
         self.body: FieldDict = {}
         self.failure: Refusal | None = None
         self.odd = False
+        self.last: Fields = {}
         candidates: dict[int, FieldDict] = {}
         for chunk in map(as_mapping, chunks):
+            chunk = self.last = as_mapping(chunk.get(_ANSWER, chunk))
             self.failure = refusal_of(chunk) or self.failure
             self.odd = self.odd or not chunk or not _MEMBERS.issuperset(chunk)
             self.body |= {key: chunk[key] for key in chunk if key != "candidates"}

@@ -76,8 +76,9 @@ def messages(body: Body, text: str, number: str) -> bytes:
     return _named(events)
 
 
-def gemini(body: Body, text: str, number: str, *, events: bool) -> bytes:
-    """A generated content; of a stream its only event, or the array of it."""
+def gemini(body: Body, text: str, number: str, *, events: bool, within: str) -> bytes:
+    """A generated content; of a stream its only event, or the array of it. `within`: the member of
+    an envelope that has it; empty without one."""
     content = {"role": "model", "parts": [{"text": text}]}
     answer = {
         "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
@@ -87,6 +88,8 @@ def gemini(body: Body, text: str, number: str, *, events: bool) -> bytes:
         "modelVersion": body.get("model"),
         "responseId": number,
     }
+    if within:
+        answer = {within: answer}
     if body.get("stream") is not True:
         return whole(answer)
     if events:

@@ -12,6 +12,7 @@ from gateway.buffered_bytes import Room, Share
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
+from gateway.dialects.envelopes import opened
 from gateway.endpoints.body import (
     ON_GONE,
     SOCKET,
@@ -147,6 +148,9 @@ class SteeredEndpoint:
         self, services: Services, tenant: str, raw: bytes, asked: Addressed | None
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
+        if asked is not None and asked.envelope:
+            asked = inside = await reading(opened, asked, raw, orjson.loads)
+            raw = inside.body
         known = services.index.bodies.longest(tenant, raw, self.dialect.list_key)
         new_from = 0
         if known is not None:

@@ -56,7 +56,9 @@ _LOGINS = frozenset({"chatgpt", "github", "google", "aws"})
 """Providers whose credentials stand for a person or an account, and go to no server of the
 operator's but one that is configured for their API."""
 
-_OF_SEAT = {"chatgpt": "chatgpt", "google": "google", "vertex": "google", "bedrock": "aws"}
+_OF_SEAT = {"chatgpt": "chatgpt", "bedrock": "aws"} | dict.fromkeys(
+    ("google", "vertex", "code_assist"), "google"
+)
 """The family of a host that the operator configured for such an API, where its name shows none."""
 
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`

@@ -88,7 +88,8 @@ class UpstreamCall(Struct, kw_only=True):
     packed: PackedBody | None = None
     seat: Seat | None = None  # None: an API of OpenAI's or Anthropic's
     path_at: Callable[[Target], str] | None = None  # the path at a target, where that is not `path`
-    # whether the body cannot be read, not even its model: the default upstream alone is asked
+    # whether the default upstream alone is asked: the body cannot be read, not even its model, or
+    # no other answers in its form
     opaque: bool = False
     # the bytes to send to a target
     body: Callable[[Target], bytes] = lambda target: b""

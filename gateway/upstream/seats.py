@@ -1,8 +1,9 @@
 """The providers that clients reach with a login or a cloud account instead of an API key.
 
-A client of ChatGPT's backend, of the Gemini API, of Vertex AI or of Bedrock names that API by the
-path or by a header, and brings a credential that is worth something there alone. Its requests go
-to that provider's own host, or to the base that the operator sets for it, and to no other."""
+A client of ChatGPT's backend, of Code Assist, of the Gemini API, of Vertex AI or of Bedrock names
+that API by the path or by a header, and brings a credential that is worth something there alone.
+Its requests go to that provider's own host, or to the base that the operator sets for it, and to no
+other."""
 
 import re
 from urllib.parse import unquote
@@ -14,12 +15,13 @@ from gateway.values import Texts, Value
 from gateway.wire.headers import RawHeaders
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
-# Bedrock; ChatGPT's backend as Codex asks it.
+# Bedrock; ChatGPT's backend as Codex asks it, Code Assist as Gemini CLI does.
 _VERBS = (  # OpenAI's own names of models have colons, too
     "(?:streamG|batchG|g)enerateContent|(?:count|compute)Tokens|(?:batchE|e)mbedContents?"
     "|asyncBatchEmbedContent|generateAnswer|predict(?:LongRunning)?"
 )
 _PATHS = (
+    (re.compile(r"/v1internal(?::|%3A|/)"), "code_assist"),
     (re.compile(r"/v1(?:alpha|beta)?\d*/(?:projects|publishers)/"), "vertex"),
     (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+(?::|%3A)(?:{_VERBS})$"), "google"),
     (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
@@ -31,10 +33,8 @@ _MODEL = re.compile(
     r"|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
-PATHS = tuple(
-    f"/{first}/{{path:path}}"
-    for first in ("v1beta", "v1alpha", "v1beta1", "upload", "model", "backend-api")
-)
+_FIRST = "v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ v1internal: v1internal/"
+PATHS = tuple(f"/{first}{{path:path}}" for first in _FIRST.split())
 """Routes of these APIs beside those below `/v1`."""
 
 # Of requests whose path and headers need no look: the clients of no seat send them.
@@ -69,6 +69,7 @@ class Seats:
 
     def __init__(self, upstream: UpstreamSettings, env: Texts) -> None:
         self._chatgpt = upstream.chatgpt_api_base.rstrip("/")
+        self._code_assist = upstream.code_assist_api_base.rstrip("/")
         self._google = upstream.gemini_api_base.rstrip("/")
         self._vertex = (upstream.vertex_api_base or "").rstrip("/")
         region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -94,6 +95,8 @@ class Seats:
                     path = own
                 else:
                     path = _CODEX + path.removeprefix("/v1")
+            case "code_assist":
+                base = self._code_assist
             case "google":
                 base = self._google
             case "bedrock":

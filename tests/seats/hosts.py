@@ -126,6 +126,15 @@ def _google(request: ReceivedRequest) -> None:
     _need(request.header("authorization") is None, 401, "Two credentials.")
 
 
+def _code_assist(request: ReceivedRequest) -> None:
+    _need(_bearer(request) == GOOGLE_TOKEN, 401, "Request had invalid credentials.")
+    _need(request.header("x-goog-api-key") is None, 401, "Two credentials.")
+    if KINDS["code_assist"].talk.fullmatch(request.path):
+        known = {"model", "project", "user_prompt_id", "request", "enabled_credit_types"}
+        _need(set(request.fields) <= known, 400, f"Unknown name: {set(request.fields) - known}")
+        _need(request.fields.get("project") == PROJECT, 403, "Another project.")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One host: its credential, the paths that converse, and those it answers beside them."""
@@ -143,6 +152,7 @@ CHECKS: dict[str, Callable[[ReceivedRequest], None]] = {
     "bedrock": _bedrock,
     "vertex": _vertex,
     "google": _google,
+    "code_assist": _code_assist,
 }
 KINDS = {
     name: Kind(
@@ -378,6 +388,8 @@ def _side(request: ReceivedRequest) -> Answer:
         body = {"object": "list", "data": [], "models": []}
     elif "count_tokens" in request.path or "count-tokens" in request.path:
         body = {"input_tokens": 100}
+    elif request.path.endswith(":loadCodeAssist"):
+        body = {"currentTier": {"id": "standard-tier"}, "cloudaicompanionProject": PROJECT}
     elif request.path.endswith(":countTokens"):
         body = {"totalTokens": 100}
     return Answer(pieces=(orjson.dumps(body),))
@@ -438,6 +450,11 @@ def _google_answer(host: Host, request: ReceivedRequest) -> Answer:
     return gemini.answer(made, request)
 
 
+def _code_assist_answer(host: Host, request: ReceivedRequest) -> Answer:
+    request._fields = {"model": request.model, **request.fields["request"]}
+    return _google_answer(host, request)
+
+
 def _declarations(tool: Any) -> list[Any]:
     return tool.get("functionDeclarations") or tool.get("function_declarations") or []
 
@@ -449,6 +466,7 @@ DIALECTS: dict[str, Callable[[Host, ReceivedRequest], Answer]] = {
     "bedrock": _bedrock_answer,
     "vertex": _messages_answer,
     "google": _google_answer,
+    "code_assist": _code_assist_answer,
 }
 
 

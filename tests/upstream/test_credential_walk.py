@@ -82,12 +82,14 @@ HOMES = (
     ("GET", "/v1/messages/batches"),
     ("GET", "/v1beta/cachedContents"),
     ("POST", "/model/anthropic.claude/invoke"),
+    ("POST", "/v1internal:loadCodeAssist"),
 )
 """Routes that lead to each family, so that every credential can arrive."""
 EVERY = 40  # of all pairs; without a common divisor with the number of credentials
 
 BASES = {
     "chatgpt_api_base": ("https://chatgpt.own.example/backend-api", "chatgpt"),
+    "code_assist_api_base": ("https://assist.own.example", "google"),
     "gemini_api_base": ("https://gemini.own.example", "google"),
     "vertex_api_base": ("https://vertex.own.example", "google"),
     "bedrock_api_base": ("https://bedrock.own.example", "aws"),
@@ -143,6 +145,8 @@ PASSED = {
     ),
     "/upload/{path:path}": ("v1beta/files",),
     "/model/{path:path}": ("anthropic.claude/invoke", "a.b-v1%3A0/converse-stream"),
+    "/v1internal:{path:path}": ("loadCodeAssist",),
+    "/v1internal/{path:path}": ("operations/x",),
     "/backend-api/{path:path}": ("wham/usage", "codex/models"),
 }
 STEERED = [path for dialect in DIALECTS_SERVED.values() for path in dialect.routes]

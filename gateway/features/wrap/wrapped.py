@@ -50,6 +50,7 @@ class WrappedClient:
 
 
 _UPSTREAM = "GATEWAY_DEFAULT_UPSTREAM__"
+_CLOUDS = ("BEDROCK", "VERTEX", "GEMINI", "CODE_ASSIST")  # in names of clients' variables
 CLIENTS = tuple(WrappedClient(**row) for row in _TABLE["client"])
 
 _KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
@@ -88,8 +89,9 @@ def with_login(client: WrappedClient, environment: Texts) -> WrappedClient:
         chosen = ""
         if path.is_file():
             chosen = path.read_text("utf-8", "replace")
-        chosen += environment.get("GOOGLE_GENAI_USE_VERTEXAI", "")
-        if re.search('"(?:gemini-api-key|vertex-ai)"|true$', chosen):
+        for name in ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"):
+            chosen += environment.get(name, "") + "\n"
+        if re.search('"(?:gemini-api-key|vertex-ai|oauth-personal)"|true$', chosen, re.M):
             return replace(client, by_hand="")
     kind = environment.get(client.own.replace("BASE_URL", "TYPE"), "openai")
     if environment.get(client.own) and kind != "azure":
@@ -116,10 +118,10 @@ def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]
     client = client_of(command) or WrappedClient()
     for name, ours in with_login(client, environment).variables.items():
         base = environment.get(name, "").rstrip("/")
-        kind = name.removesuffix("_BASE_URL").rpartition("_")[2]
+        kind = next((each for each in _CLOUDS if each in name), "")
         if base and name == client.own:
             found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base
-        elif base and kind in ("BEDROCK", "VERTEX", "GEMINI"):
+        elif base and kind:
             found.setdefault(f"{_UPSTREAM}{kind}_API_BASE", base.removesuffix("/v1"))
             skip = f"CLAUDE_CODE_SKIP_{kind}_AUTH"
             if skip in client.variables and not environment.get(skip):  # it signed for that host

@@ -1,4 +1,6 @@
-"""Gemini's generateContent, as a body, as events and as a streamed array: replies and errors."""
+"""Gemini's generateContent, as a body, as events and as a streamed array: replies and errors.
+
+Below `/v1internal` all of it is in the envelopes of Code Assist."""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ def answer(reply: Reply, request: ReceivedRequest) -> Answer:
     finish = FINISH_REASONS.get(reply.finish, reply.finish)
     if not streams(request):
         whole = _chunk(_parts(reply, 1), usage, finish) | head
-        return Answer(pieces=(orjson.dumps({**whole, **reply.extra}),))
+        return Answer(pieces=(_encoded({**whole, **reply.extra}, request),))
     *first, last = _parts(reply, reply.chunks) or [{"text": ""}]
     chunks = [_chunk([part], usage, None) | head for part in first]
     chunks.append(_chunk([last], usage, finish) | head)
-    encoded = list(map(orjson.dumps, chunks))
+    encoded = [_encoded(chunk, request) for chunk in chunks]
     if "alt=sse" in request.query:
         events = tuple(b"data: %b\r\n\r\n" % chunk for chunk in encoded)
         return Answer(
@@ -49,13 +51,21 @@ def answer(reply: Reply, request: ReceivedRequest) -> Answer:
     )
 
 
+def _encoded(chunk: dict[str, Any], request: ReceivedRequest) -> bytes:
+    if request.path.startswith("/v1internal:"):
+        return orjson.dumps({"response": chunk, "traceId": "t", "metadata": {}})
+    return orjson.dumps(chunk)
+
+
 def streams(request: ReceivedRequest) -> bool:
     """Whether the path asks for a stream."""
     return request.path.endswith(":streamGenerateContent")
 
 
 def model_of(request: ReceivedRequest) -> str:
-    """The model that the path names."""
+    """The model that the path names, or the envelope."""
+    if "/" not in request.path[1:]:
+        return request.model
     return request.path.rpartition("/")[2].partition(":")[0]
 
 

@@ -113,8 +113,11 @@ class ReceivedRequest:
     @property
     def messages(self) -> list[Any]:
         """`messages` of a chat or Messages request, input items of a Responses request, `contents`
-        of Gemini's."""
-        value = self.fields.get("messages", self.fields.get("contents"))
+        of Gemini's, with an envelope or without."""
+        fields = self.fields
+        if self._in_path:
+            fields = fields.get("request", fields)
+        value = fields.get("messages", fields.get("contents"))
         return value if isinstance(value, list) else self.history
 
     def wait_disconnected(self, timeout_s: float = ANSWER_S) -> float:

@@ -118,12 +118,13 @@ def test_gemini_is_told_how_to_choose_its_login(tmp_path: Path) -> None:
     assert found.environment["GOOGLE_GEMINI_BASE_URL"] == ROOT
     assert found.environment["GOOGLE_VERTEX_BASE_URL"] == ROOT
     assert "selectedType" in found.note
-    assert not prepared(["gemini"], {**environment, "GOOGLE_GENAI_USE_VERTEXAI": "true"}, ROOT).note
+    assert found.environment["CODE_ASSIST_ENDPOINT"] == ROOT
+    for name in ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"):
+        assert not prepared(["gemini"], {**environment, name: "true"}, ROOT).note
     settings.parent.mkdir()
-    settings.write_text('{"security": {"auth": {"selectedType": "oauth-personal"}}}')
-    assert "selectedType" in prepared(["gemini"], environment, ROOT).note
-    settings.write_text('{ // mine\n"security": {"auth": {"selectedType": "gemini-api-key"}}}')
-    assert not prepared(["gemini"], environment, ROOT).note
+    for chosen, known in {"cloud-shell": False, "oauth-personal": True, "vertex-ai": True}.items():
+        settings.write_text(f'{{ // mine\n"security": {{"auth": {{"selectedType": "{chosen}"}}}}}}')
+        assert bool(prepared(["gemini"], environment, ROOT).note) != known
 
 
 def test_copilot_is_wrapped_with_a_provider_of_the_users() -> None:
@@ -148,6 +149,7 @@ def test_the_gateway_asks_the_provider_that_the_client_would_have_asked() -> Non
         "ANTHROPIC_BEDROCK_BASE_URL": "https://bedrock.corp/",
         "ANTHROPIC_VERTEX_BASE_URL": "https://vertex.corp/v1",
         "GOOGLE_GEMINI_BASE_URL": "https://gemini.corp",
+        "CODE_ASSIST_ENDPOINT": "https://assist.corp",
     }
     at = "GATEWAY_DEFAULT_UPSTREAM__{}_API_BASE".format
     found = with_upstreams(["npx", "claude"], own)
@@ -160,6 +162,7 @@ def test_the_gateway_asks_the_provider_that_the_client_would_have_asked() -> Non
     assert credentials not in with_upstreams(["claude"], own | skipped)
     assert credentials not in with_upstreams(["gemini"], own)
     assert with_upstreams(["gemini"], own)[at("GEMINI")] == "https://gemini.corp"
+    assert with_upstreams(["gemini"], own)[at("CODE_ASSIST")] == "https://assist.corp"
     assert with_upstreams(["claude"], {**own, at("VERTEX"): "v"})[at("VERTEX")] == "v"
     assert with_upstreams(["make"], own) == own
     wrapped = prepared(["claude"], own, ROOT).environment

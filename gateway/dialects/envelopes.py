@@ -1,0 +1,64 @@
+"""Envelopes: bodies that have the conversation in an object of its own, beside the model.
+
+The inner object is read and changed like a body; what is around it stays byte for byte."""
+
+import json
+import re
+from urllib.parse import quote
+
+from msgspec.structs import asdict
+
+from gateway.dialects.base import Addressed
+from gateway.errors import BadRequest
+from gateway.wire.coerce import text_at
+from gateway.wire.parsing import Loads, Span, refuse_repeated, skim
+
+_TURN = re.compile(r"([\w.-]{1,200}+)#\d+")  # a main agent's prompts have eight of these signs
+
+
+class Enveloped(Addressed):
+    """A request whose path names how it is answered, and whose envelope names the model."""
+
+    whole: bytes  # the envelope, as the client sent it
+    body: bytes  # the inner object
+    body_at: Span  # where it is
+    model_at: Span  # where the value of the model is
+
+    def at(self, model: str, *, seat: bool = True) -> str:
+        """See Addressed."""
+        if seat:
+            return self.before
+        return super().at(model, seat=False)
+
+    def packed(self, body: bytes, model: str) -> bytes:
+        """See Addressed."""
+        if body is self.body and model == self.model:
+            return self.whole
+        changes = [(self.body_at, body)]
+        if model != self.model:
+            changes.append((self.model_at, json.dumps(model).encode()))
+        whole = self.whole
+        for (start, end), text in sorted(changes, reverse=True):
+            whole = whole[:start] + text + whole[end:]
+        return whole
+
+
+def opened(asked: Addressed, raw: bytes, loads: Loads) -> Enveloped:
+    """The request in an envelope. Raises BadRequest: `raw` is no object, has a member twice, or
+    lacks one that is needed."""
+    refuse_repeated(raw)
+    members, spans = skim(raw, loads)
+    for name in (asked.envelope, "model"):
+        if name not in spans:
+            raise BadRequest(f"{name!r} is required", param=name)
+    turn = _TURN.fullmatch(text_at(members, "user_prompt_id"))
+    [body_at] = spans[asked.envelope]
+    [model_at] = spans["model"]
+    named = quote(text_at(members, "model"), safe=":@")
+    return Enveloped(
+        **{**asdict(asked), "named": named, "agent": turn[1] if turn else ""},
+        whole=raw,
+        body=raw[slice(*body_at)],
+        body_at=body_at,
+        model_at=model_at,
+    )
