@@ -242,7 +242,7 @@ class Call(Struct, kw_only=True, eq=False):
             query=query,
             key_headers=key_headers,
             # No other host answers in an envelope.
-            opaque=request.opaque or (asked is not None and bool(asked.envelope)),
+            opaque=request.opaque or (asked is not None and asked.enveloped),
             body=self._body,
             parsed=self._parsed,
             conversation=decision.conversation.id if decision else "",

@@ -73,7 +73,7 @@ class Addressed(Value):
     # what is before the name at a deployment's host; "" where that does not differ
     elsewhere: str = ""
     query: bytes = b""  # without the question mark
-    envelope: str = ""  # member of the body that is what the dialect reads; "" for the body itself
+    enveloped: bool = False  # what the dialect reads is in a member of the body, beside the model
     agent: str = ""  # id of the sub-agent that asks, where an envelope names it
 
     @property

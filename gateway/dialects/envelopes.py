@@ -3,7 +3,6 @@
 The inner object is read and changed like a body; what is around it stays byte for byte."""
 
 import json
-import re
 from urllib.parse import quote
 
 from msgspec.structs import asdict
@@ -13,7 +12,8 @@ from gateway.errors import BadRequest
 from gateway.wire.coerce import text_at
 from gateway.wire.parsing import Loads, Span, refuse_repeated, skim
 
-_TURN = re.compile(r"([\w.-]{1,200}+)#\d+")  # a main agent's prompts have eight of these signs
+_REQUEST = "request"
+"""Member of a request to Code Assist that is one of the Gemini API. Source: Gemini CLI."""
 
 
 class Enveloped(Addressed):
@@ -48,15 +48,16 @@ def opened(asked: Addressed, raw: bytes, loads: Loads) -> Enveloped:
     lacks one that is needed."""
     refuse_repeated(raw)
     members, spans = skim(raw, loads)
-    for name in (asked.envelope, "model"):
+    for name in (_REQUEST, "model"):
         if name not in spans:
             raise BadRequest(f"{name!r} is required", param=name)
-    turn = _TURN.fullmatch(text_at(members, "user_prompt_id"))
-    [body_at] = spans[asked.envelope]
+    # Turns of a sub-agent have a number; prompts of a main agent none, or one behind eight signs.
+    agent, _, turn = text_at(members, "user_prompt_id").partition("#")
+    [body_at] = spans[_REQUEST]
     [model_at] = spans["model"]
     named = quote(text_at(members, "model"), safe=":@")
     return Enveloped(
-        **{**asdict(asked), "named": named, "agent": turn[1] if turn else ""},
+        **{**asdict(asked), "named": named, "agent": agent * turn.isdecimal()},
         whole=raw,
         body=raw[slice(*body_at)],
         body_at=body_at,

@@ -18,6 +18,7 @@ from gateway.dialects.base import (
     WithFirst,
     events_of,
 )
+from gateway.dialects.own_answers import ANSWER
 from gateway.errors import GatewayError
 from gateway.steering.transcript.content import json_text, read_result
 from gateway.values import FieldDict, Fields
@@ -48,12 +49,9 @@ _TAKEN = [{"type": "text", "text": "Got it. Thanks for the additional context!"}
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
 _PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
-_PATH = re.compile(rf"(/.+/models/)([^/]+)((?::|%3[Aa])({'|'.join(_VERBS)}))")
-# Code Assist, where Gemini CLI and Google's extensions log in with an account: the member of a
-# request and that of an answer which are those of the Gemini API. Source: Gemini CLI, `converter`.
-_ENVELOPED = re.compile(rf"/v1internal((?::|%3[Aa])({'|'.join(_VERBS)}))")
-_REQUEST = "request"
-_ANSWER = "response"
+_PATH = re.compile(
+    rf"(?:(/.+/models/)([^/]+)|/v1internal)((?::|%3[Aa])({'|'.join(_VERBS)}))"  # Code Assist
+)
 # Members of the schemas with which Gemini CLI asks who speaks next, which model to take, whether
 # the agent is in a loop and how to mend an edit. Source: its generateJson calls.
 _ASIDE = frozenset(
@@ -98,22 +96,16 @@ class GeminiDialect(Dialect):
 
     def addressed(self, path: str) -> Addressed | None:
         found = _PATH.fullmatch(path)
-        envelope = ""
-        if found is not None:
-            before, model, after, verb = found.groups()
-        elif (found := _ENVELOPED.fullmatch(path)) is not None:
-            before, after, verb = found.group(0, 1, 2)
-            model = ""
-            envelope = _REQUEST
-        else:
+        if found is None:
             return None
+        before, model, after, verb = found.groups("")
         return Addressed(
-            before=before,
+            before=before or path,
             named=model,
             after=after,
             stream=verb == _VERBS[1],
             elsewhere="/v1beta/models/",
-            envelope=envelope,
+            enveloped=not before,
         )
 
     def members(self, addressed: Addressed, body: Fields) -> FieldDict:
@@ -221,8 +213,8 @@ class GeminiDialect(Dialect):
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         asked = request.addressed
         events = asked is None or b"alt=sse" in asked.query
-        within = _ANSWER if asked and asked.envelope else ""
-        return own_answers.gemini(request.body, text, number, events=events, within=within)
+        enveloped = asked is not None and asked.enveloped
+        return own_answers.gemini(request.body, text, number, events=events, enveloped=enveloped)
 
     def error_body(self, error: GatewayError) -> bytes:
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
@@ -420,7 +412,7 @@ class _Joined:
         self.last: Fields = {}
         candidates: dict[int, FieldDict] = {}
         for chunk in map(as_mapping, chunks):
-            chunk = self.last = as_mapping(chunk.get(_ANSWER, chunk))
+            chunk = self.last = as_mapping(chunk.get(ANSWER, chunk))
             self.failure = refusal_of(chunk) or self.failure
             self.odd = self.odd or not chunk or not _MEMBERS.issuperset(chunk)
             self.body |= {key: chunk[key] for key in chunk if key != "candidates"}

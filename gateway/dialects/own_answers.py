@@ -76,9 +76,13 @@ def messages(body: Body, text: str, number: str) -> bytes:
     return _named(events)
 
 
-def gemini(body: Body, text: str, number: str, *, events: bool, within: str) -> bytes:
-    """A generated content; of a stream its only event, or the array of it. `within`: the member of
-    an envelope that has it; empty without one."""
+ANSWER = "response"
+"""Member of an answer of Code Assist that is one of the Gemini API. Source: Gemini CLI."""
+
+
+def gemini(body: Body, text: str, number: str, *, events: bool, enveloped: bool) -> bytes:
+    """A generated content; of a stream its only event, or the array of it. `enveloped`: as Code
+    Assist answers."""
     content = {"role": "model", "parts": [{"text": text}]}
     answer = {
         "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
@@ -88,8 +92,8 @@ def gemini(body: Body, text: str, number: str, *, events: bool, within: str) -> 
         "modelVersion": body.get("model"),
         "responseId": number,
     }
-    if within:
-        answer = {within: answer}
+    if enveloped:
+        answer = {ANSWER: answer}
     if body.get("stream") is not True:
         return whole(answer)
     if events:

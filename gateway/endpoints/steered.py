@@ -148,7 +148,7 @@ class SteeredEndpoint:
         self, services: Services, tenant: str, raw: bytes, asked: Addressed | None
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
-        if asked is not None and asked.envelope:
+        if asked is not None and asked.enveloped:
             asked = inside = await reading(opened, asked, raw, orjson.loads)
             raw = inside.body
         known = services.index.bodies.longest(tenant, raw, self.dialect.list_key)
