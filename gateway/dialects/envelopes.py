@@ -26,9 +26,7 @@ class Enveloped(Addressed):
 
     def at(self, model: str, *, seat: bool = True) -> str:
         """See Addressed."""
-        if seat:
-            return self.before
-        return super().at(model, seat=False)
+        return self.before
 
     def packed(self, body: bytes, model: str) -> bytes:
         """See Addressed."""

@@ -149,7 +149,7 @@ class SteeredEndpoint:
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
         if asked is not None and asked.enveloped:
-            asked = inside = await reading(opened, asked, raw, orjson.loads)
+            asked = inside = await reading(partial(opened, asked), raw, orjson.loads)
             raw = inside.body
         known = services.index.bodies.longest(tenant, raw, self.dialect.list_key)
         new_from = 0
