@@ -1,26 +1,37 @@
 """`python -m bench.dashboard [RUNS]`: how fast the pages are over 10,000 runs with 200,000 steps,
 and what people who watch them cost the proxy.
+
+`--cpu` instead asks what each page costs in processor time, of the gateway and of its database, as
+a multiple of the same page over an empty store: on SQLite, and on a PostgreSQL server of its own.
+Linux only.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
+import random
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 
 from bench.client import LOOPBACK
-from bench.processes import Server, clean_env, free_port
+from bench.processes import Server, clean_env, cpu_of, free_port
+from bench.report import aligned, machine
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
 from steering_gateway_testing import ScriptedUpstream
-from steering_gateway_testing.many_runs import write_runs
+from steering_gateway_testing.many_runs import one_run, write_runs
+from steering_gateway_testing.postgres import PostgresServer, new_folder
 
 _STEPS = 20
 _TIMES = 5
@@ -49,25 +60,127 @@ PAGES = (
     "/api/health-summary",
 )
 
+_MORE_PAGES = (
+    *("/dashboard?fragment=1", "/dashboard/runs?search=parser", "/dashboard/runs?search=zebra"),
+    *("/dashboard/runs?severity=in-trouble", "/dashboard/runs?severity=at-risk&period=week"),
+    *("/dashboard/runs?stopped=yes", "/dashboard/runs?monitor=streak", "/dashboard/runs?side=true"),
+    *("/dashboard/runs?sort=duration", "/dashboard/runs?sort=cost", "/dashboard/runs?sort=tokens"),
+    *(
+        "/dashboard/runs?tag=team",
+        "/dashboard/runs?agent=aider/0.86",
+        "/dashboard/health?period=week",
+    ),
+    *("/dashboard/time?bucket=week&by=agent", "/dashboard/time?by=tenant", "/dashboard/audit"),
+    *("/dashboard/patterns", "/dashboard/lessons", "/dashboard/week", "/dashboard/pilot"),
+    *(
+        "/dashboard/keys",
+        "/api/runs?search=parser",
+        "/api/sessions",
+        "/api/usage",
+        "/api/groups?by=model",
+    ),
+    *("/dashboard/sessions/{session}", "/api/sessions/{session}", "/api/conversations"),
+)
+_CPU_TIMES = 10
+_AT_MOST = 10.0
+"""How often the processor time of an empty page a page may take."""
+
 
 @contextlib.contextmanager
-def gateway(path: str, upstream: str) -> Iterator[str]:
-    """A gateway in a process of its own."""
+def served(storage: Mapping[str, str], log: Path, upstream: str) -> Iterator[Server]:
+    """A gateway in a process of its own; `storage`: settings of that section."""
     settings = {
-        "GATEWAY_STORAGE__PATH": path,
+        **{f"GATEWAY_STORAGE__{name}": value for name, value in storage.items()},
         "GATEWAY_STORAGE__RETENTION_DAYS": "0",
         "GATEWAY_DEFAULT_UPSTREAM__API_BASE": upstream,
         "GATEWAY_LOGGING__LEVEL": "error",
     }
     port = free_port()
     command = [sys.executable, "-m", "gateway", "serve", "--port", str(port)]
-    log = Path(path).with_suffix(".log")
     server = Server(command, port=port, log=log, env=clean_env() | settings)
     try:
         server.wait_ready("/healthz", _START_S)
-        yield f"http://{LOOPBACK}:{port}"
+        yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def gateway(path: str, upstream: str) -> Iterator[str]:
+    """The URL of a gateway over a SQLite file."""
+    with served({"PATH": path}, Path(path).with_suffix(".log"), upstream) as server:
+        yield f"http://{LOOPBACK}:{server.port}"
+
+
+async def fill(storage: StorageSettings, runs: int) -> None:
+    """Commit `runs` runs of 20 steps, as calls would."""
+    stores = await open_stores(storage)
+    chance = random.Random(7)
+    now = time.time()
+    try:
+        for number in range(runs):
+            started = now - (runs - number) * 60.0
+            await stores.states.commit(one_run(chance, number, _STEPS, started))
+        while await stores.runs.index_results():
+            pass
+    finally:
+        await stores.close()
+
+
+def cpu_of_pages(server: Server, last: int, database: int | None) -> dict[str, float]:
+    """Milliseconds of processor time of each page; `database`: its server's first process."""
+
+    def spent() -> float:
+        return server.cpu_s() + (cpu_of(database) if database else 0.0)
+
+    found = {}
+    names = {"run": f"c-{last:06}.0", "session": f"c-{last:06}"}
+    with httpx.Client(base_url=f"http://{LOOPBACK}:{server.port}", timeout=120) as client:
+        for page in (*PAGES, *_MORE_PAGES):
+            for _ in range(2):  # templates are compiled, plans are made
+                answer = client.get(page.format(**names))
+            if answer.status_code not in (200, 404):
+                print(f"{page}: {answer.status_code} {answer.text[:80]}")
+            begun = spent()
+            for _ in range(_CPU_TIMES):
+                client.get(page.format(**names))
+            found[page] = (spent() - begun) / _CPU_TIMES * 1000
+    return found
+
+
+def print_cpu(runs: int, folder: Path, upstream: str) -> None:
+    """A line for each page and kind of database."""
+    postgres = PostgresServer(new_folder(), "-c", "listen_addresses=", "-c", "fsync=off")
+    postgres.start()
+    try:
+        for kind in ("SQLite", "PostgreSQL"):
+            measured = []
+            for size in (0, runs):
+                name = f"of_{size}"
+                settings = StorageSettings(path=str(folder / f"{name}.db"))
+                storage = {"PATH": settings.path}
+                first = None
+                if kind == "PostgreSQL":
+                    postgres.execute(f"CREATE DATABASE {name}")
+                    storage = {"URL": postgres.url(name)}
+                    settings = StorageSettings(url=Secret(storage["URL"]))
+                    first = postgres.pids[0]
+                asyncio.run(fill(settings, size))
+                if first:
+                    postgres.execute("VACUUM ANALYZE", name)
+                with served(storage, folder / f"{name}.log", upstream) as server:
+                    measured.append(cpu_of_pages(server, runs - 1, first))
+            rows = [[kind, "empty ms", f"{runs:,} runs ms", "times", ""]]
+            for page, empty in measured[0].items():
+                times = measured[1][page] / empty
+                is_over = "OVER" if times > _AT_MOST else ""
+                rows.append(
+                    [page, f"{empty:.1f}", f"{measured[1][page]:.1f}", f"{times:.1f}", is_over]
+                )
+            print(f"\n{aligned(rows)}", flush=True)
+        print(f"\n{machine()}; load {os.getloadavg()[0]:.1f}")
+    finally:
+        postgres.stop()
 
 
 def time_pages(url: str, run_id: str) -> None:
@@ -136,8 +249,15 @@ def watchers(url: str, count: int) -> Iterator[None]:
 
 def main() -> None:
     """Measure and print."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = argparse.ArgumentParser(prog="python -m bench.dashboard", description=__doc__)
+    parser.add_argument("runs", type=int, nargs="?", default=10_000)
+    parser.add_argument("--cpu", action="store_true", help="processor time, over an empty page's")
+    options = parser.parse_args()
+    runs = options.runs
     with tempfile.TemporaryDirectory() as folder, ScriptedUpstream() as upstream:
+        if options.cpu:
+            print_cpu(runs, Path(folder), upstream.base_url)
+            return
         path = str(Path(folder) / "many.db")
         began = time.perf_counter()
         asyncio.run(write_runs(path, runs=runs, steps=_STEPS, now=time.time()))

@@ -8,8 +8,9 @@
 centre of the space. `python -m bench.retrieval RUNS --background texts.jsonl` writes them from
 recorded runs. Without them the centre stays as it is.
 
-Takes half a minute on one core. The same versions give the same vectors up to rounding; a change of
-the vectors needs a new `EMBEDDER_ID` in `gateway/embedding/static.py`, so that stores re-embed.
+Takes half a minute on one core. The same versions give the same vectors up to rounding; any other
+change of the vectors needs a new `EMBEDDER_ID` in `gateway/embedding/static.py`, so that stores
+re-embed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from gateway.embedding.static import _WORDS, StaticEmbedder, _folded
 DIMENSIONS = 256
 SIF = 1e-4
 """Weight against frequent tokens. Source: model2vec's default."""
+LEVELS = 100
+"""Largest number of a row. 127 would cost 0.35 MB more in the wheel; the cosine between a row made
+with 127 and one made with 100 is 0.9999 in the mean, 0.9993 for the worst."""
 SPECIAL = frozenset({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
 TARGET = Path(__file__).parent.parent / "gateway" / "embedding" / "model"
 
@@ -52,10 +56,10 @@ def distilled(model_path: str) -> tuple[list[str], np.ndarray]:
 
 
 def quantised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as int8 in [-127, 127], and the float16 scale of each."""
-    scales = (np.abs(vectors).max(axis=1) / 127).astype(np.float16)
+    """Rows as int8 in [-100, 100], and the float16 scale of each."""
+    scales = (np.abs(vectors).max(axis=1) / LEVELS).astype(np.float16)
     rows = np.rint(vectors / np.maximum(scales, np.float16(1e-7)).astype(np.float32)[:, None])
-    return np.clip(rows, -127, 127).astype(np.int8), scales
+    return np.clip(rows, -LEVELS, LEVELS).astype(np.int8), scales
 
 
 def centre(folder: Path, texts: Path) -> np.ndarray:

@@ -18,7 +18,7 @@ from gateway.stores.totals import STOPPERS
 from gateway.values import Fields, Value, frozen
 
 OUTCOMES = ("success", "failure", "other")
-FACET_RUNS = 10_000  # the newest runs whose values are offered as the choices of a filter
+FACET_RUNS = 1000  # the newest runs whose values are offered as the choices of a filter
 UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
 LIVE = "live"  # the mode to filter by for all runs but imported ones
 STOPPED_BY = (ANY := "yes", *STOPPERS)  # what to filter stopped and paused runs by

@@ -10,7 +10,7 @@ from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import STATES
-from gateway.stores.health import HealthSummary
+from gateway.stores.health import HEALTH_RUNS, SHOWN_RUNS, HealthSummary
 from gateway.stores.severity import DANGER_COMPOSITE, SEVERITIES, WARN_COMPOSITE, severity_of
 from gateway.stores.totals import RULES
 from gateway.text.formatting import counted, percent
@@ -35,13 +35,17 @@ _MOST_LISTED = 12
 
 async def show_health(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
-    read = visit.runtime.runs.health_summary(chosen(visit))
+    newest = SHOWN_RUNS
+    if visit.values["every"]:
+        newest = HEALTH_RUNS
+    read = visit.runtime.runs.health_summary(chosen(visit), newest=newest)
     lost = 0
     if visit.tenant is None:
         lost = visit.runtime.unsteered.unrecorded.total()
     places = visit.runtime.services.steerer.places.listed()
     closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
     shown = {
+        "count_all": visit.query(every="true"),
         "closed": closed,
         "wrong": await alarms_by_project(visit.runtime.opened.stores, visit.tenant),
     }

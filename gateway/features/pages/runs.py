@@ -1,7 +1,6 @@
 """The list of runs, and the page of one: chart, transcript, and the buttons that stop it, raise
 its budgets or report its outcome."""
 
-import asyncio
 import hmac
 import time
 from collections import Counter
@@ -34,6 +33,7 @@ from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.records import StepRow
+from gateway.stores.redact import MAX_INT
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
@@ -61,11 +61,13 @@ _VIEWS = {
     "Slowest": {"sort": "duration", "period": "week"},
 }
 _TAGS_SHOWN = 3
-_CHOICES_FROM = 1000  # newest runs whose values a filter offers: more take longer than the list
+_COUNTED = 1000  # sessions: of more the list says that there are more
 
 
 class PeriodFilters(FragmentParameters, params.RunFilters):
     """Filter of runs."""
+
+    every: params.Flag = False  # count all that match, where a page counts the newest ones
 
 
 class RunsParameters(params.SortParameters, PeriodFilters):
@@ -82,12 +84,27 @@ async def show_list(visit: Visit) -> Page:
     side = values["side"]
     now = time.time()
     page = params.page_request(visit.values)
+    # The runs that match are looked up once.
+    matching = await store.matching(runs)
+    among: tuple[str, ...] | None = None
+    if matching.every or (runs.search and page.sort == "started_at"):
+        among = matching.sessions
     with params.naming("cursor"):
-        found, total, spread = await asyncio.gather(
-            store.list_sessions(runs, page, side=side),
-            store.count_sessions(runs, side=side),
-            visit.runtime.runs.spread_runs(runs),
-        )
+        found = await store.list_sessions(runs, page, side=side, among=among)
+    total = len(found.sessions)
+    older = None
+    if among is not None and not matching.every and not found.next_cursor:
+        older = visit.query(until=matching.oldest, cursor=None)
+    most = _COUNTED
+    if values["every"]:
+        most = MAX_INT - 1
+        among = None
+    elif runs != RunFilter(tenant=runs.tenant):
+        among = matching.sessions
+    more = False
+    if found.next_cursor or values["cursor"] or older:
+        total = await store.count_sessions(runs, side=side, among=among, most=most)
+        more = total > most or (among is not None and not matching.every)
     sort = values["sort"]
     order = values["order"]
     sorts = {}
@@ -103,8 +120,10 @@ async def show_list(visit: Visit) -> Page:
     shown: FieldDict = {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
         "side": visit.query(side="true", cursor=None),
-        "total": total,
-        "spread": spread,
+        "total": min(total, most),
+        "count_all": more and visit.query(every="true"),
+        "older": older,
+        "matching": matching,
         "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
         "sorts": sorts,
@@ -117,13 +136,13 @@ async def show_list(visit: Visit) -> Page:
     listed = [run for each in found.sessions for run in each.runs]
     shown |= {"title": "Sessions", "views": _views(listed), **await filter_values(visit)}
     shown |= {"saved": await saved_views(visit)}
-    shown |= {"query": visit.query(cursor=None, fragment=None).removeprefix("?")}
+    shown |= {"query": visit.query(cursor=None, every=None).removeprefix("?")}
     return Page(template="runs.html", values=shown)
 
 
 def _export(visit: Visit, form: str) -> str:
     """The address of an export of what the filters select."""
-    kept = dict.fromkeys(("sort", "order", "limit", "cursor", "side"))
+    kept = dict.fromkeys(("sort", "order", "limit", "cursor", "side", "every"))
     return f"/api/export{visit.query(**kept, format=form)}"
 
 
@@ -141,7 +160,7 @@ def chosen(visit: Visit) -> RunFilter:
 
 async def filter_values(visit: Visit) -> FieldDict:
     """The options of each filter, and the chosen ones."""
-    facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
     options = {name: choices for name, (_, choices) in FILTERS.items()}
     options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
     options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}

@@ -34,12 +34,12 @@ from gateway.values import FieldDict, Texts, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 LAST = f"coalesce({_ENDED}, r.updated_at)"
-_DURATION = f"CASE WHEN {LAST} > r.started_at THEN {LAST} - r.started_at ELSE 0.0 END"
+DURATION = f"CASE WHEN {LAST} > r.started_at THEN {LAST} - r.started_at ELSE 0.0 END"
 # A cursor has a fraction, which whole numbers are not compared with.
 SORTS = {
     "started_at": "r.started_at",
     "updated_at": "r.updated_at",
-    "duration": _DURATION,
+    "duration": DURATION,
     "steps": "CAST(r.steps AS DOUBLE PRECISION)",
     "tokens": "CAST(r.input_tokens + r.output_tokens AS DOUBLE PRECISION)",
     "cost": "coalesce(r.cost_usd, -1.0)",
@@ -101,7 +101,7 @@ class SQLRunStore:
         self._forms = engine.forms
 
     async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
-        await self._before_search(runs)
+        await before_search(self._engine, runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         key = SORTS[page.sort]
@@ -128,18 +128,18 @@ class SQLRunStore:
         return lists.RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
     async def count_runs(self, runs: filters.RunFilter) -> int:
-        await self._before_search(runs)
+        await before_search(self._engine, runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def spread_runs(self, runs: filters.RunFilter) -> health.Spread:
-        await self._before_search(runs)
+        await before_search(self._engine, runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"""
-            SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
+            SELECT {DURATION}, r.cost_usd, r.calls FROM runs AS r
             WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {health.SPREAD_RUNS}
         """
 
@@ -150,18 +150,7 @@ class SQLRunStore:
         return await self._engine.read(work)
 
     async def index_results(self) -> bool:
-        statement = self._engine.upkeep.index_results
-        done = await self._engine.transact(lambda c: c.value(statement), patient=True)
-        return bool(done == STEPS_AT_ONCE)
-
-    async def _before_search(self, runs: filters.RunFilter) -> None:
-        """Bring in what is new. A database that cannot be written is searched as it is."""
-        if not runs.search:
-            return
-        with suppress(protocols.StoreError):
-            for _ in range(_BATCHES):
-                if not await self.index_results():
-                    return
+        return await _index_results(self._engine)
 
     async def get_run(
         self,
@@ -318,6 +307,22 @@ class SQLRunStore:
             bytes_before=before,
             bytes_after=await _used(engine),
         )
+
+
+async def _index_results(engine: Engine) -> bool:
+    statement = engine.upkeep.index_results
+    done = await engine.transact(lambda c: c.value(statement), patient=True)
+    return bool(done == STEPS_AT_ONCE)
+
+
+async def before_search(engine: Engine, runs: filters.RunFilter) -> None:
+    """Bring in what is new. A database that cannot be written is searched as it is."""
+    if not runs.search:
+        return
+    with suppress(protocols.StoreError):
+        for _ in range(_BATCHES):
+            if not await _index_results(engine):
+                return
 
 
 async def _summarize(

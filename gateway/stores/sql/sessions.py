@@ -3,15 +3,18 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from math import inf, nextafter
 
-from gateway.stores import codec, filters, lists, sessions
+from msgspec import structs
+
+from gateway.stores import codec, filters, health, lists, sessions
 from gateway.stores.codec import SESSION, names
 from gateway.stores.learning import JOBS
 from gateway.stores.redact import MAX_INT
 from gateway.stores.severity import SEVERITIES
 from gateway.stores.sql.engine import Connection, Engine
 from gateway.stores.sql.migrations import expanded, parts_of
-from gateway.stores.sql.runs import LAST
+from gateway.stores.sql.runs import DURATION, LAST, before_search
 from gateway.stores.sql.usage import severity_sql, where
 from gateway.stores.totals import RunRecord
 from gateway.text.formatting import counted
@@ -21,6 +24,7 @@ _NAMED = {
     "session": SESSION,
     "session_of_m": SESSION.replace("c.", "m."),
     "last": LAST,
+    "duration": DURATION,
     "run": codec.RUN,
     "runs_of": codec.RUNS,
     "read_title": codec.READ_TITLE,
@@ -52,15 +56,36 @@ class SessionStore:
             "run_of_job": engine.forms.member("payload", "run"),
         }
 
+    async def matching(self, runs: filters.RunFilter) -> sessions.Matching:
+        """The newest runs that match, at most SPREAD_RUNS."""
+        await before_search(self._engine, runs)
+        values: FieldDict = {}
+        condition = where(runs, values, self._engine.forms)
+        most = health.SPREAD_RUNS
+        rows = await self._engine.fetch(_SQL["newest"].format(runs=condition, most=most), **values)
+        return sessions.Matching(
+            spread=health.spread([row[2:] for row in rows]),
+            sessions=tuple({row[0] for row in rows}),
+            every=len(rows) < most,
+            oldest=nextafter(rows[-1][1], inf) if rows else 0.0,
+        )
+
     async def list_sessions(
-        self, runs: filters.RunFilter, page: lists.PageRequest, *, side: bool = False
+        self,
+        runs: filters.RunFilter,
+        page: lists.PageRequest,
+        *,
+        side: bool = False,
+        among: Sequence[str] | None = None,
     ) -> sessions.SessionPage:
         """One page of the sessions with a run that matches, ordered by their start or by sums over
         all their runs. `side`: instead of them what clients asked for themselves, without a
-        session. Raises: ValueError for an invalid cursor."""
+        session. `among`: instead of all that match those of these ids. Raises: ValueError for an
+        invalid cursor."""
+        await before_search(self._engine, runs)
         values: FieldDict = {}
         about = {"key": "c.created_at", "sorted": "", "order": "ASC", "limit": page.limit + 1}
-        condition = self._where(runs, values, side=side)
+        condition = self._where(runs, values, side=side, among=among)
         if by := _SQL.get(f"by_{page.sort}"):
             about |= {"key": "g.key", "sorted": _SQL["sorted"].format(by=by)}
         sign = ">"
@@ -83,10 +108,19 @@ class SessionStore:
 
         return await self._engine.view(work)
 
-    async def count_sessions(self, runs: filters.RunFilter, *, side: bool = False) -> int:
-        """Number of sessions with a run that matches; see `list_sessions`."""
+    async def count_sessions(
+        self,
+        runs: filters.RunFilter,
+        *,
+        side: bool = False,
+        among: Sequence[str] | None = None,
+        most: int = MAX_INT - 1,
+    ) -> int:
+        """Number of sessions with a run that matches, see `list_sessions`; above `most` it is
+        `most` + 1."""
         values: FieldDict = {}
-        sql = _SQL["count"].format(where=self._where(runs, values, side=side))
+        condition = self._where(runs, values, side=side, among=among)
+        sql = _SQL["count"].format(where=condition, limit=most + 1)
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def session(self, name: str, *, tenant: str | None) -> sessions.SessionTree | None:
@@ -121,7 +155,14 @@ class SessionStore:
 
         return await self._engine.view(work)
 
-    def _where(self, runs: filters.RunFilter, values: FieldDict, *, side: bool) -> str:
+    def _where(
+        self,
+        runs: filters.RunFilter,
+        values: FieldDict,
+        *,
+        side: bool,
+        among: Sequence[str] | None,
+    ) -> str:
         """A condition over `conversations AS c`, which is the top of a session."""
         kind = "is_session"
         if side:
@@ -130,9 +171,17 @@ class SessionStore:
         if runs.tenant is not None:
             found.append("c.tenant = :tenant")
             values["tenant"] = runs.tenant
-        if runs != filters.RunFilter(tenant=runs.tenant):
-            matching = where(runs, values, self._engine.forms)
-            found.append(_SQL["matches"].format(runs=matching))
+        if among is not None:
+            found.append(self._filled["chosen"])
+            values["ids"] = list(among)
+        elif runs != filters.RunFilter(tenant=runs.tenant):
+            # The session's tenant is asked for above: by that of runs all of them would be read.
+            others = structs.replace(runs, tenant=None)
+            matching = where(others, values, self._engine.forms)
+            matches = "matches"
+            if runs.search:
+                matches = "found"
+            found.append(_SQL[matches].format(runs=matching))
         return " AND ".join(found)
 
     async def _sessions(

@@ -27,7 +27,20 @@ EXISTS (
 NOT @is_session AND EXISTS (SELECT 1 FROM @of_runs WHERE @in_tree)
 
 -- = matches
+-- Asked of each session, so that a page of many that match reads few; from its conversations on, in
+-- this order.
+EXISTS (
+    SELECT 1 FROM conversations AS m CROSS JOIN runs AS r
+    WHERE r.conversation_pk = m.pk AND @in_tree AND {runs}
+)
+
+-- = found
+-- Words are looked up once.
 @session IN (SELECT @session_of_m FROM @of_runs WHERE {runs})
+
+-- = newest
+SELECT @session_of_m, r.started_at, @duration, r.cost_usd, r.calls FROM @of_runs
+WHERE {runs} ORDER BY r.started_at DESC, r.id DESC LIMIT {most}
 
 -- = answers
 CASE WHEN r.steps > r.calls - r.retries THEN r.steps ELSE r.calls - r.retries END
@@ -59,7 +72,7 @@ SELECT @session, {key}, c.id FROM conversations AS c {sorted}
 WHERE {where} ORDER BY {key} {order}, c.id {order} LIMIT {limit}
 
 -- = count
-SELECT count(*) FROM conversations AS c WHERE {where}
+SELECT count(*) FROM (SELECT 1 FROM conversations AS c WHERE {where} LIMIT {limit}) AS x
 
 -- = named
 -- The session of an id of a conversation or a run, or of the client's own.

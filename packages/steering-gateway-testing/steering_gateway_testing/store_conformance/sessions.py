@@ -89,6 +89,24 @@ async def pages_and_sorts_sessions(stores: Stores) -> None:
         await store.list_sessions(RunFilter(), PageRequest(cursor="?"))
 
 
+async def a_filter_names_its_sessions(stores: Stores) -> None:
+    """The newest runs that match name their sessions, of which a page and a count can be read."""
+    for number in range(1, 5):
+        await stores.states.commit(records.one_run(number))
+    await stores.states.commit(_in_tree(records.one_run(5, agent="other"), "c0002", "c0002"))
+    store = _store(stores)
+    nothing = await store.matching(RunFilter(agent="nobody"))
+    assert (nothing.sessions, nothing.every, nothing.spread.runs) == ((), True, 0)
+    found = await store.matching(RunFilter(agent="other"))
+    assert (found.sessions, found.every, found.spread.runs) == (("c0002",), True, 1)
+    assert found.oldest > (await _one(stores, "c0002")).runs[0].started_at
+    wanted = ("c0001", "c0002")
+    page = await store.list_sessions(RunFilter(), PageRequest(), among=wanted)
+    assert [session.id for session in page.sessions] == ["c0002", "c0001"]
+    assert await store.count_sessions(RunFilter(), among=wanted) == 2
+    assert await store.count_sessions(RunFilter(), most=1) == 2
+
+
 async def every_session_has_a_title(stores: Stores) -> None:
     """A person's first words; else the agent's task; else the first call, or what was said; else
     the client and its model. A text that a client wrote is no title."""
@@ -212,6 +230,7 @@ async def gives_the_calls_of_a_session(stores: Stores) -> None:
 SESSION_CHECKS: tuple[Check, ...] = (
     a_row_is_the_root_of_a_tree,
     pages_and_sorts_sessions,
+    a_filter_names_its_sessions,
     every_session_has_a_title,
     side_calls_are_no_sessions,
     a_session_knows_its_members,

@@ -1,0 +1,115 @@
+"""Pages over a long run log do no more work than over a short one: the steps that the database's
+machine takes are counted, not the time."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.features.pages import health as health_page
+from gateway.features.pages import runs as list_page
+from gateway.stores import health
+from gateway.stores.sqlite import engine
+from steering_gateway_testing.many_runs import write_runs
+from tests.api.conftest import Start
+
+MOST = 10
+"""What the pages read at most in these tests."""
+PAGES = (
+    "/dashboard/runs?fragment=1&limit=5",
+    "/dashboard/runs?fragment=1&limit=5&severity=at-risk",
+    "/dashboard/runs?fragment=1&limit=5&state=NORMAL",
+    "/dashboard/health?fragment=1",
+)
+
+
+async def work_of(
+    runs: int, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, tuple[int, int]]:
+    """Of each page its statements, and the hundreds of steps that they took."""
+    path = str(folder / f"{runs}.db")
+    await write_runs(path, runs=runs, steps=4, now=time.time())
+    statements: list[str] = []
+    hundreds: list[int] = []
+    plain = engine._rows
+
+    def counted(statement: str, values: Any, connection: Any) -> Sequence[Any]:
+        if " runs AS r" not in statement:
+            return plain(statement, values, connection)
+        statements.append(statement)
+        connection.set_progress_handler(lambda: bool(hundreds.append(1)), 100, id="work")
+        try:
+            return plain(statement, values, connection)
+        finally:
+            connection.set_progress_handler(None, id="work")
+
+    server = start(storage={"path": path, "retention_days": 0})
+    found = {}
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_rows", counted)
+        for page in PAGES:
+            statements.clear()
+            hundreds.clear()
+            answer = await asyncio.to_thread(httpx.get, f"{server.url}{page}")
+            assert answer.status_code == 200, page
+            assert "of the newest 10" in answer.text.lower(), page
+            found[page] = (len(statements), len(hundreds))
+    return found
+
+
+async def test_a_page_of_many_runs_reads_no_more_than_one_of_few(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four times as many runs: as many statements, and about as many steps of the database."""
+    monkeypatch.setattr(health, "SPREAD_RUNS", MOST)
+    monkeypatch.setattr(health_page, "SHOWN_RUNS", MOST)
+    monkeypatch.setattr(list_page, "_COUNTED", MOST)
+    few = await work_of(150, start, tmp_path, monkeypatch)
+    many = await work_of(600, start, tmp_path, monkeypatch)
+    for page, (statements, steps) in many.items():
+        assert abs(statements - few[page][0]) <= 1, page  # the gateway reads for itself, too
+        assert steps < 1.5 * few[page][1], (page, few[page][1], steps)
+
+
+def all_of(url: str, address: str) -> list[str]:
+    """The sessions on a page of the list and on those that it leads on to."""
+    found = []
+    while address:
+        page = httpx.get(f"{url}/dashboard/runs{address}").text
+        found += re.findall(r'href="/dashboard/sessions/(c-[0-9]+)"', page)
+        more = re.search(r'rel="next" href="([^"]+)"', page)
+        address = html.unescape(more[1]) if more else ""
+    return found
+
+
+def test_a_bounded_page_leads_on_to_all_that_match(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that reads the newest runs says so, and its links reach every other one; what it does
+    not count it counts when it is asked to."""
+    monkeypatch.setattr(health, "SPREAD_RUNS", MOST)
+    monkeypatch.setattr(health_page, "SHOWN_RUNS", MOST)
+    monkeypatch.setattr(list_page, "_COUNTED", MOST)
+    path = str(tmp_path / "many.db")
+    asyncio.run(write_runs(path, runs=45, steps=4, now=time.time()))
+    server = start(storage={"path": path, "retention_days": 0})
+    for query in ("?search=the&limit=4", "?state=NORMAL&limit=4", "?limit=4", "?sort=cost&limit=4"):
+        total = httpx.get(f"{server.url}/api/sessions{query}&count=true").json()["total"]
+        assert total > 3 * MOST, query
+        assert len(set(all_of(server.url, query))) == total, query
+        page = httpx.get(f"{server.url}/dashboard/runs{query}").text
+        assert "more than <strong" in page, query
+        counted = httpx.get(f"{server.url}/dashboard/runs{query}&every=true").text
+        assert f'<strong\n  id="total">{total}</strong>' in counted, query
+        assert "more than" not in counted, query
+    assert "all of them" in httpx.get(f"{server.url}/dashboard/health").text
+    health_of_all = httpx.get(f"{server.url}/dashboard/health?every=true").text
+    assert "more match" not in health_of_all
