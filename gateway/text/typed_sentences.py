@@ -19,13 +19,13 @@ _FINISHED = re.compile(TABLE["finished"], re.DOTALL)
 _STATED = re.compile(TABLE["stated"], re.DOTALL)
 _CODE = re.compile(TABLE["code"])
 _PLAIN = re.compile(TABLE["plain"])
-_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_BLOCKS = re.compile(TABLE["blocks"])
 
 
 def typed_sentences(text: str) -> Iterator[str]:
     """The sentences of a message that its person wrote: none of code, quotations and lists, none
     from the first line on that has the form of something pasted, and none of a report."""
-    for paragraph in re.split(r"\n\s*\n", _FENCE.sub("\n\n", text)):
+    for paragraph in re.split(r"\n\s*\n", _BLOCKS.sub("\n\n", text)):
         lines = [line for line in paragraph.splitlines() if line.strip()]
         if len(lines) > _BLOCK_LINES:
             return

@@ -39,6 +39,7 @@ OWN = [
     "You have not yet marked the task as complete using the task_complete tool.",
     "You are a code reviewer. Your job is to review code changes and provide actionable feedback.",
     "Summarize the task tool output above and continue with your task.",
+    "[[ ## question ## ]]\nWhat is 2+2?\n\nRespond with the field `[[ ## answer ## ]]`.",
 ]
 TYPED = [
     "Implement the following: a button that saves",

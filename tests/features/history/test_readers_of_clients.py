@@ -120,7 +120,7 @@ def count_copilot(lines: Lines) -> Counter[str]:
     return Counter(
         steps=sum(not line["data"].get("chunkIndex") for line in lines if is_answer(line)),
         calls=sum(len(line["data"].get("toolRequests", ())) for line in lines),
-        said=kinds["user.message"],
+        said=kinds["user.message"] - str(lines).count("'content': '[[ ## "),  # of a program
         interrupts=kinds["abort"],
         rejects=str(lines).count("'code': 'rejected'"),
         tokens=sum(m["usage"]["inputTokens"] + m["usage"]["outputTokens"] for m in models),
