@@ -179,7 +179,7 @@ def _driven(
     """Await a coroutine that waits for something, one step at a time; each step is counted."""
     while True:
         own_time._waits_for = waits_for
-        thrown: BaseException | None = None
+        thrown = None
         try:
             yield waits_for
         except BaseException as exc:  # a cancellation, for the work to handle

@@ -90,7 +90,7 @@ class SentPrompts:
         if cause == part:
             now.changes = before.changes + 1
         if now.changes >= _EACH and len(self._unsteady) < _MOST_CLIENTS:
-            facts: FieldDict = {"run_id": decision.run_id, "part": part, "calls": now.changes}
+            facts = {"run_id": decision.run_id, "part": part, "calls": now.changes}
             if part in (TOOLS, SYSTEM) and call.services.settings.storage.store_content:
                 facts["lines"] = _excerpts(values)
             self._unsteady[call.tenant, call.control.agent] = facts

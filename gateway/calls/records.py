@@ -41,7 +41,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict
 from gateway.wire.messages import content_text
 
 _PREVIEW_CHARACTERS = 200
@@ -65,7 +65,7 @@ def call_record(
         runs.add(last.run)  # a new run has ended it
     ids = {index: run_id(conversation.id, index) for index in sorted(runs)}
     run = ids[decision.position.run]
-    items: Fields = {}
+    items = {}
     if outcome.completion is not None and outcome.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(outcome.completion))
     updates, steps = with_acts(

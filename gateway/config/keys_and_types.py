@@ -33,7 +33,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     faults = Faults()
-    kwargs: FieldDict = {}
+    kwargs = {}
     for key, each in value.items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)

@@ -128,7 +128,7 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> FieldDict:
         "resting": run.resting,
         "decided": routed and (routed.prefix_hash.hex(), routed.requested, routed.model),
     }
-    state: FieldDict = {key: value for key, value in optional.items() if value}
+    state = {key: value for key, value in optional.items() if value}
     if memory.trouble != Trouble():
         state["trouble"] = asdict(memory.trouble)
     return state | {

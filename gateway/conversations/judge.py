@@ -14,7 +14,6 @@ from gateway.core.scoring.judged import INSTRUCTION, question, read_score
 from gateway.core.step import Step
 from gateway.observability.logging import get_logger
 from gateway.upstream.dispatch import Dispatcher, ask
-from gateway.values import Fields
 
 _log = get_logger("gateway.steering")
 
@@ -83,7 +82,7 @@ class ModelJudge:
         if spent is None:
             self._count("budget")
             return None
-        usage: Fields | None = None
+        usage = None
         try:
             async with asyncio.timeout(self._limit_s):
                 messages = [

@@ -113,7 +113,7 @@ class BodyTree:
 
     def longest(self, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest of the bodies that `raw` begins with; of equal ones the oldest."""
-        found: list[_Node] = []
+        found = []
         node = self._root
         length = len(raw)
         while node is not None and node.at < length:
@@ -158,8 +158,8 @@ class BodyTree:
         """Remove a body that was added."""
         raw = prefix.raw
         end = prefix.spans[-1][1]
-        above: _Node | None = None
-        parent: _Node | None = None
+        above = None
+        parent = None
         node = self._root
         while node is not None and node.at < end:
             above = parent
@@ -329,7 +329,7 @@ def messages_of(raw: bytes, spans: Sequence[tuple[int, int]]) -> memoryview | No
 
 def _digests(messages: memoryview, sizes: set[int]) -> dict[int, bytes]:
     """The digest of the first bytes, for each of `sizes` that is there, and of all."""
-    found: dict[int, bytes] = {}
+    found = {}
     hashed = blake2b(digest_size=16)
     at = 0
     for size in sorted({each for each in sizes if each < len(messages)} | {len(messages)}):

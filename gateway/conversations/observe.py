@@ -142,7 +142,7 @@ async def note_messages(
     decision = _with_acts(decision, observed, since)
     if fresh or not run.steps:  # the gateway has not seen the beginning of the run
         prompts = opening_prompts(request.body, transcript, run.start) + prompts
-    tasks: dict[int, str] = {}
+    tasks = {}
     incoming = decision.resolved.incoming
     if not (incoming.has_tools or run.steps) and (incoming.titles or _of_client(prompts)):
         fresh = []  # nobody gave it a task

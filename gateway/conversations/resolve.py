@@ -50,7 +50,7 @@ from gateway.steering.identity.rebuilt import (
 )
 from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
-from gateway.values import FieldDict, Texts, Value
+from gateway.values import Texts, Value
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
@@ -102,7 +102,7 @@ class ConversationResolver:
         """Read what the request says of its conversation, and its history."""
         identity = identify(headers, request.body, self.settings)
         references = request.dialect.references(request)
-        named: FieldDict = {}
+        named = {}
         if references:
             named = await self.loader.items(tenant, references)
         if identity.parent is not None:

@@ -48,9 +48,9 @@ Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult
 def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[FieldDict]:
     """New messages with the edits made; the given ones are not changed. The reference for other
     ways of making the edits, such as splicing bytes."""
-    result: list[FieldDict] = []
+    result = []
     inserts: dict[int, list[FieldDict]] = {}
-    appends: dict[int, SystemAppend | AppendToResult] = {}
+    appends = {}
     for edit in edits:
         if isinstance(edit, InsertSystem):
             result.append({"role": "system", "content": "\n\n".join(edit.texts)})

@@ -117,7 +117,7 @@ def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]
 
 def to_json(state: GuidanceState) -> FieldDict:
     """The state as JSON values; fields at their default are left out."""
-    record: FieldDict = {"v": SCHEMA_VERSION, **to_builtins(state)}
+    record = {"v": SCHEMA_VERSION, **to_builtins(state)}
     if "fired_step" in record:  # stored as the list that it once was
         record["fired_steps"] = [record.pop("fired_step")]
     return record

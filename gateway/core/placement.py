@@ -98,7 +98,7 @@ def place(
     earlier = [block for block in replayed if block.step < decided.step]
     current = (*replayed[len(earlier) :], *added)
     present = _present(leading)
-    system: list[str] = []
+    system = []
     for block in (*earlier, *([directive] if directive else []), *current):
         if block.place != "system":
             body.put(block)
@@ -130,8 +130,8 @@ def _new_injections(
 ) -> tuple[Injection, ...]:
     """The blocks for this call's items, at the places that there are. One block of a run has the
     preamble."""
-    at_head: list[str] = []
-    at_tail: list[str] = []
+    at_head = []
+    at_tail = []
     for item in decided.items:
         pinned = _is_pinned(item)
         if pinned and any(item.text in block.text for block in replayed):

@@ -383,8 +383,8 @@ Known = tuple[list[FieldDict], Refusal | None, bool]
 def known_events(stream: bytes, loads: Loads, *beginnings: str) -> Known:
     """(the events of a complete stream whose types begin like this, the error that another one
     reports, whether others are not understood)."""
-    known: list[FieldDict] = []
-    failure: Refusal | None = None
+    known = []
+    failure = None
     odd = False
     for data in events_of(stream, loads):
         kind = str(data.get("type"))

@@ -28,7 +28,7 @@ class ChatDialect(Dialect):
     litellm = LiteLLMCall(function="acompletion")
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        splices: list[Splice] = []
+        splices = []
         for edit in edits:
             match edit:
                 case SystemAppend():

@@ -152,7 +152,7 @@ class GeminiDialect(Dialect):
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         """See Dialect. The cache of Google's hosts has no marks in the request."""
-        splices: list[Splice] = []
+        splices = []
         for edit in edits:
             match edit:
                 case SystemAppend():
@@ -310,7 +310,7 @@ def _result(result: Fields) -> FieldDict:
     else:
         text = json_text(given)
     text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
-    block: FieldDict = {"type": "tool_result", "name": result.get("name"), "content": text}
+    block = {"type": "tool_result", "name": result.get("name"), "content": text}
     if pictures := _blocks(result.get("parts")):
         block["content"] = [{"type": "text", "text": text}, *pictures]
     if response.get("error"):
@@ -446,7 +446,7 @@ def _choice(index: int, candidate: Fields) -> FieldDict:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             content.append(block)
-    reply: FieldDict = {"role": "assistant", "content": content}
+    reply = {"role": "assistant", "content": content}
     given = candidate.get("finishReason")
     finish = _FINISH.get(str(given), given)
     if calls:

@@ -150,7 +150,7 @@ class MessagesDialect(Dialect):
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         """See Dialect. The upstream refuses a system prompt of a wrong type."""
-        splices: list[Splice] = []
+        splices = []
         for edit in edits:
             match edit:
                 case SystemAppend():
@@ -220,7 +220,7 @@ def chat_view(message: Fields) -> ChatView:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             content.append(block)
-    reply: FieldDict = {"role": "assistant", "content": content}
+    reply = {"role": "assistant", "content": content}
     if calls:
         reply["tool_calls"] = calls
     reason = message.get("stop_reason")

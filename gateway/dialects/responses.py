@@ -91,8 +91,8 @@ class ResponsesDialect(Dialect):
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         fronted = _has_front(request)
-        splices: list[Splice] = []
-        inserts: list[InsertMessage] = []
+        splices = []
+        inserts = []
         for edit in edits:
             match edit:
                 case SystemAppend() if not fronted:
@@ -194,9 +194,9 @@ def _settled_last(stream: bytes, loads: Loads) -> FieldDict | None:
 
 
 def _read_all(stream: bytes, loads: Loads) -> StreamRead:
-    items: list[Any] = []
-    begun: FieldDict = {}
-    settled: FieldDict = {}
+    items = []
+    begun = {}
+    settled = {}
     ended = False
     known, failure, odd = known_events(stream, loads, "response.")
     for data in known:

@@ -43,7 +43,7 @@ class HealthEndpoints:
         200: requests are answered. Anybody may ask, so folders are left out; the log has them."""
         scope[EXCHANGE].route = "readyz"
         problems = [without_folders(problem) for problem in self._runtime.problems()]
-        body: FieldDict = {"status": "unready" if problems else "ready", "problems": problems}
+        body = {"status": "unready" if problems else "ready", "problems": problems}
         if not problems and (health := self._runtime.store_health()):
             body |= _degraded(health) if health.incident else {}
             body |= (

@@ -29,7 +29,7 @@ from gateway.upstream.dispatch import begun
 from gateway.upstream.http1 import Http1Answer
 from gateway.values import FieldDict
 from gateway.wire.echo import EchoFilter
-from gateway.wire.headers import RawHeaders, header
+from gateway.wire.headers import header
 from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, start_of, stream_watch
 from gateway.wire.upstream_errors import refusal_of
@@ -321,7 +321,7 @@ class Relay:
         watch = self._whole = ResponseWatch(encoding, self._limit)
         if self.share is not None:
             watch.allowance.holds = self.share.beside()
-        chunks: list[bytes] = []
+        chunks = []
         iterator = aiter(response)
         size = 0
         asked = time.perf_counter()
@@ -393,7 +393,7 @@ class Relay:
     async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
         if self.exchange.response.begun:
             return
-        headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
+        headers = [h for h in response.headers if h[0] not in drop]
         self.exchange.start_response()
         await self.send(
             {"type": "http.response.start", "status": response.status, "headers": headers}

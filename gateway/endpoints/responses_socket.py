@@ -209,7 +209,7 @@ class _Connection:
             self._upstream.close()
 
     async def _from_client(self) -> None:
-        closing: CloseConnection | None = None
+        closing = None
         async for event in self._client.events():
             if isinstance(event, CloseConnection):
                 closing = event
@@ -222,7 +222,7 @@ class _Connection:
         await self._upstream.end(closing)
 
     async def _from_upstream(self) -> None:
-        closing: CloseConnection | None = None
+        closing = None
         async for event in self._upstream.events():
             if isinstance(event, CloseConnection):
                 closing = event

@@ -295,7 +295,7 @@ class RecordedHistory:
 
     def read_to(self, end: int) -> list[StepOutcome]:
         """The outcomes of the steps that the messages before `end` complete."""
-        outcomes: list[StepOutcome] = []
+        outcomes = []
         while self._compactions and self._compactions[0] < end:
             at = self._compactions.popleft()
             # A newest step without a call was a final answer.
@@ -348,7 +348,7 @@ def _play_steps(
 ) -> tuple[dict[int, StepOutcome], list[Conclusion]]:
     """Play exported steps, scored one by one, with the same result as `play_messages`."""
     run = RunFold(policy, READER, keep=_KEPT_STEPS)
-    found: dict[int, StepOutcome] = {}
+    found = {}
     decisions = []
     for step, score in scored_steps(recorded):
         found[step.index] = run.push(step)

@@ -61,7 +61,7 @@ class Recording:
 def recording_files(paths: Iterable[Path]) -> list[Path]:
     """The files meant by `paths`: files and STDIN as they are, directories by suffix, sorted.
     Raises ConfigError: a path does not exist, or a directory holds no recording."""
-    files: list[Path] = []
+    files = []
     for path in paths:
         if path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))

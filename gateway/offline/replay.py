@@ -157,7 +157,7 @@ def replay_files(
     if known:
         total = sum(1 for _ in recordings.read_lines(found))
     lines = ((f"{file.name}:{number}", text) for file, number, text in recordings.read_lines(found))
-    kept: list[Replayed] = []
+    kept = []
     seen = problems = len(agents)
     with progress_bar(err) as bar:
         replays = replay_lines(lines, work, jobs=jobs)

@@ -119,7 +119,7 @@ def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
-    counts: FieldDict = dict(zip(_COUNTERS, _counters(totals), strict=True))
+    counts = dict(zip(_COUNTERS, _counters(totals), strict=True))
     counts[_ASKED_STORED] = counts.pop("asked")
     if counts["acts"]:
         # The pilot's report of the version before reads a risk beside the first act.
@@ -257,7 +257,7 @@ def _read(text: str, kind: type[T]) -> T:
     except msgspec.ValidationError:
         types = get_type_hints(kind)
         values = _without_nulls(orjson.loads(text))
-        known: FieldDict = {}
+        known = {}
         for name in types.keys() & values.keys():
             with contextlib.suppress(msgspec.ValidationError):
                 known[name] = msgspec.convert(values[name], types[name])

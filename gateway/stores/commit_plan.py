@@ -66,7 +66,7 @@ def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> St
     `stored`."""
     plan = StepPlan()
     known = dict(stored)
-    places: dict[int, int] = {}  # of the fresh steps in `plan.fresh`
+    places = {}  # of the fresh steps in `plan.fresh`
     for step in steps:
         index = step.step_index
         before = known.get(index)

@@ -27,7 +27,7 @@ from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 from gateway.upstream.seats import Seat, Seats
-from gateway.values import FieldDict, Fields, Texts, Value
+from gateway.values import Fields, Texts, Value
 
 
 class DeploymentRests:
@@ -428,7 +428,7 @@ class DeploymentTable:
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
         names = (f"{kind}{model}", f"{kind}*")
         listed = (entry[name] for name in names for entry in entries if name in entry)
-        order: list[Target] = []
+        order = []
         for name in next(listed, ()):
             if name != model:
                 found = self.candidates(name, now, conversation, seated=seated)
@@ -523,7 +523,7 @@ class DeploymentTable:
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"
             )
-        params: FieldDict = {"model": f"{provider}/{name}"}
+        params = {"model": f"{provider}/{name}"}
         return self._targets.of(Deployment(model_name="prefixed", litellm_params=params), 0)
 
     def _configured(self, deployment: Deployment, key: int) -> Target:

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.data_files import read_toml
@@ -23,7 +23,7 @@ _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | 
 @functools.cache
 def litellm_names() -> frozenset[str]:
     """Every prefix that LiteLLM reads as a provider; empty when LiteLLM is not installed."""
-    names: set[Any] = set()
+    names = set()
     for folder in litellm_folders():
         with contextlib.suppress(OSError):
             text = (folder / "types" / "utils.py").read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def plain_payloads(stream: bytes) -> list[bytes] | None:
 
 def merge_runs(payloads: list[bytes]) -> list[bytes]:
     """Fewer payloads with the same meaning: of each run of pieces the first, with all the text."""
-    merged: list[bytes] = []
+    merged = []
     at = 0
     misses = 0
     while at < len(payloads) and misses < _PATIENCE:
@@ -226,7 +226,7 @@ def _merge_lists(old: FieldDict | None, new: Fields) -> FieldDict:
 
 
 def _closed(state: FieldDict) -> FieldDict:
-    message: FieldDict = {"role": "assistant", "content": None, **state["extra"]}
+    message = {"role": "assistant", "content": None, **state["extra"]}
     message |= {key: "".join(parts) for key, parts in state["parts"].items()}
     calls = dict(sorted(state["calls"].items()))
     if legacy := calls.pop(-1, None):

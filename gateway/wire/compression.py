@@ -62,7 +62,7 @@ class Inflater:
         """At most about `limit` bytes of what `data` adds. Raises: zlib.error when it is something
         else, or has more than 64 members. What is beyond the limit is lost: whoever asks reads no
         further then."""
-        out: list[bytes] = []
+        out = []
         self._begun = self._begun or bool(data)
         for at in range(0, len(data), _AT_ONCE_BYTES):
             rest = data[at : at + _AT_ONCE_BYTES]

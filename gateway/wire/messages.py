@@ -174,7 +174,7 @@ class MessageReader:
     def _assistant(self, message: Mapping[str, object]) -> list[bytes]:
         self._begin_turn()
         content = message.get("content")
-        calls: list[object] = []
+        calls = []
         atoms = []
         if isinstance(content, str):
             if text := content.strip():

@@ -7,7 +7,7 @@ UTF-8 sequence is ASCII; only keys outside ASCII come out garbled."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from json.decoder import JSONDecoder
 from typing import Any
 
@@ -56,7 +56,7 @@ def _loads(raw: bytes) -> Any:
 
 
 def _json_kind(value: Any) -> str:
-    kinds: Sequence[tuple[Any, str]] = (
+    kinds = (
         (list, "an array"),
         (str, "a string"),
         (bool, "a boolean"),
@@ -187,7 +187,7 @@ def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
     """Returns the members of the object in `raw`, and (start, end) of the values of each key.
     Members above `SMALL_BYTES`, and those that no parser reads, are None and were not checked.
     Raises: BadRequest: `raw` is no object, or one with too many members."""
-    body: FieldDict = {}
+    body = {}
     spans: dict[str, list[Span]] = {}
     try:
         for count, (name, start, end) in enumerate(_members(raw)):

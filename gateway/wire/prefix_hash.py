@@ -115,7 +115,7 @@ def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
 
 def _candidates(digests: Sequence[bytes], before: ChainState) -> tuple[tuple[int, bytes], ...]:
     """See `PrefixHashes`; `before`: the state to which the first of the digests belongs."""
-    found: list[tuple[int, bytes]] = []
+    found = []
     last = root = before.root
     for position in range(len(digests) - 1, -1, -1):
         digest = digests[position]

@@ -230,7 +230,7 @@ class UsageFilter:
         """Whole events, each ended by two line feeds, without usage chunks. Only events without
         choices are parsed: many providers name `usage` in every chunk, and a read may hold a
         hundred chunks."""
-        kept: list[bytes] = []
+        kept = []
         done = end = 0  # up to where bytes were taken, and up to where events were looked at
         for match in _NO_CHOICES.finditer(events):
             if match.start() < end:

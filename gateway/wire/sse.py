@@ -77,7 +77,7 @@ def parse_event(raw: bytes) -> SSEEvent:
     one_line = raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2
     if one_line and raw.startswith(b"data: ") and raw.find(b"\r") < 0:
         return SSEEvent(raw=raw, data=raw[6:-2])
-    data: list[bytes] = []
+    data = []
     event = b""
     for line in _LINE_END.split(raw.removeprefix(_BOM)):
         name, _, value = line.partition(b":")

@@ -84,7 +84,7 @@ def repair_message(message: FieldDict, new_id: NewId, *, cut: bool = False) -> i
     A call without a name is removed. `cut`: a limit ended the reply, so that missing arguments are
     not filled in."""
     calls = message.get("tool_calls")
-    kept: list[FieldDict] = []
+    kept = []
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict) and _is_custom(call):
             kept.append(dict(call))

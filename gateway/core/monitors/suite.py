@@ -78,8 +78,8 @@ class Suite(ABC, Generic[Observed]):
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
-        scores: dict[str, float] = {}
-        evidence: dict[str, str] = {}
+        scores = {}
+        evidence = {}
         for name, monitor in self.monitors.items():
             scores[name], reason = monitor.reading()
             if reason:

@@ -120,7 +120,7 @@ class BudgetNotices:
                 continue
             self._published[known] = None
             self._metrics.steps.labels(budget.name, step.name).inc()
-            event: Event = {
+            event = {
                 "type": "budget",
                 "tenant": call.tenant,
                 "budget": budget.name,

@@ -340,7 +340,7 @@ class BudgetStore(ABC):
 
     async def renew(self, asked: Sequence[Renewal], at: float) -> Sequence[Stored]:
         """Renew leases, each of another account. Returns the accounts after that."""
-        changes: dict[AccountKey, Change] = {r.wanted.key: partial(renewed, r, at) for r in asked}
+        changes = {r.wanted.key: partial(renewed, r, at) for r in asked}
         found = await self.change(changes)
         return [found[each.wanted.key] for each in asked]
 

@@ -18,7 +18,6 @@ from gateway.features.budgets.texts import account_view
 from gateway.hooks import given
 from gateway.text.formatting import amount
 from gateway.text.page import rendered
-from gateway.values import FieldDict
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
@@ -26,7 +25,7 @@ _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budge
 
 def add_budgets(commands: Any) -> None:
     """Declare the command and its verbs."""
-    does: FieldDict = {
+    does = {
         "budgets list": _list_budgets,
         "budgets raise": partial(_allow, None),
         "budgets lift": partial(_allow, True),

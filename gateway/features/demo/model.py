@@ -93,7 +93,7 @@ def run_agent(client: httpx.Client, folder: Path, *, model: str, max_calls: int)
             answer = None
         else:
             answer = message["content"]
-        about: Any = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
+        about = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
         yield Turn(**about, said=message["content"], result=result, answer=answer)
         if answer is not None:
             return

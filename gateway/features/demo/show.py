@@ -83,8 +83,8 @@ class _Demo(ExitStack):
         it has ended."""
         self._model = ScriptedModel()
         self._client.headers.update({"x-gateway-mode": mode, "user-agent": "demo"})
-        run: list[Turn] = []
-        notes: dict[int, Text] = {}
+        run = []
+        notes = {}
         known = 0
         with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder:
             for turn in run_agent(self._client, Path(folder), model=MODEL, max_calls=MAX_CALLS):

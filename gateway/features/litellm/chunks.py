@@ -27,7 +27,7 @@ _HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", 
 
 def completion(answer: Fields, *, model: str) -> FieldDict:
     """LiteLLM's complete answer as OpenAI's API would give it."""
-    out: FieldDict = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
+    out = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
     out.pop("stream_options", None)
     out["object"] = "chat.completion"
     out["model"] = out.get("model") or model
@@ -166,7 +166,7 @@ class ChunkStream:
             reasoned = any(choice.reasoned for choice in self._choices.values())
             self.usage = clean_usage(usage, reasoned=reasoned)
         extras = {k: v for k, v in chunk.items() if k not in _HEAD_KEYS and v}
-        out: list[FieldDict] = []
+        out = []
         for choice in chunk.get("choices") or ():
             out += self._push_choice(choice, extras)
         return out
@@ -178,7 +178,7 @@ class ChunkStream:
 
     def finish(self, *, include_usage: bool) -> list[FieldDict]:
         """The last chunks: what was held back, one finish reason per choice, usage if wanted."""
-        out: list[FieldDict] = []
+        out = []
         for index, choice in sorted(self._choices.items()):
             if rest := choice.calls.finish(cut=choice.finish_reason in CUT):
                 out.append(self._chunk(index, {"tool_calls": rest}))

@@ -135,7 +135,7 @@ def _from_body(
     error: BaseException, tail: bytes, secrets: set[str], *, streaming: bool
 ) -> UpstreamFailure:
     """The failure of a provider that said 200 and then an error, or nothing that can be read."""
-    details: Refusal | None = None
+    details = None
     for data in reversed(_DATA_LINE.findall(tail) or [tail]):
         with contextlib.suppress(ValueError):
             details = refusal_of(parsed(data))

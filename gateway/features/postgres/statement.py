@@ -171,7 +171,7 @@ def prepare(
         deltas = [everything(call, run) for run in call.runs]
     of_runs = list(zip(call.runs, deltas, strict=True))
     steps = [[codec.step_row(step) for step in plan.fresh] for plan, _ in deltas]
-    rows: dict[str, list[Row]] = {
+    rows = {
         "c": [(*_conversation(record), b64encode(record.state).decode())],
         "h": [(root_key(h.root), h.digest, h.kind, h.position, h.step) for h in call.heads],
         "i": [(item.id, item.content) for item in call.items],

@@ -183,7 +183,7 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
     """The budget of one wrapped command; None without a limit. budget: US dollars. stop_after:
     `30m`, `2h`, `90s`, or a number of calls. Its name is drawn, so that nothing of another command
     counts on it. Raises ConfigError: a limit cannot be read."""
-    limits: dict[str, float | int] = {}
+    limits = {}
     if budget is not None:
         with suppress(ValueError):
             limits["usd"] = float(budget.strip().removeprefix("$"))

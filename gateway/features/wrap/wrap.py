@@ -385,7 +385,7 @@ def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> FieldDict:
 def _sums(totals: Sequence[Fields]) -> FieldDict:
     """Sums over the runs. What no run knows is None, and so is the share of the reported input
     that the provider's cache had, without input."""
-    found: FieldDict = {name: sum(each[name] for each in totals) for name in _COUNTS}
+    found = {name: sum(each[name] for each in totals) for name in _COUNTS}
     found |= dict.fromkeys(("cost_usd", "saved_usd", "cached_share"))
     for name in ("cost_usd", "saved_usd"):
         if known := [each[name] for each in totals if each[name] is not None]:

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from gateway.data_files import read_toml
 from gateway.errors import ConfigError
@@ -103,7 +102,7 @@ def with_login(client: WrappedClient, environment: Texts) -> WrappedClient:
 def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
     """Whether Codex uses a ChatGPT login; one in the system's keyring is not seen."""
     path = Path(environment.get("CODEX_HOME") or home / ".codex") / "auth.json"
-    known: Any = None
+    known = None
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_bytes())
     known = as_mapping(known)
@@ -141,7 +140,7 @@ def prepared(command: Sequence[str], environment: Texts, root: str) -> PreparedC
     values = {**COMMON, **client.variables}
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
     for name, value in client.json.items():
-        own: Any = None
+        own = None
         with contextlib.suppress(ValueError):
             own = json.loads(environment.get(name) or "{}")
         filled = json.loads(_filled(json.dumps(value), root))

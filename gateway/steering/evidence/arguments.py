@@ -225,7 +225,7 @@ def text_words(text: str) -> list[str]:
     found = [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
     if text.isascii():
         return [word[:STEM] if word.isalpha() else word for word in found]
-    words: list[str] = []
+    words = []
     for word in found:
         if not word.isascii() and _UNSPACED.search(word):
             words.extend(word)

@@ -398,7 +398,7 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
     if len(lowered) != len(text):  # a few letters change length with their case
         text = lowered
     count = summary = headline = last = ""
-    different: set[str] = set()
+    different = set()
     end = len(text)
     for _ in range(_MAX_LINES):
         position = max([lowered.rfind(word, 0, end) for word in suspects])

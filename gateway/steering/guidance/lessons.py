@@ -97,7 +97,7 @@ class LessonSettings:
             if not again:  # the head of the prompt has what is said again at its end
                 source = STANDING
             texts = [(match, lesson_text(match.pattern, self.max_chars)) for match in rules]
-        items: list[Item] = []
+        items = []
         decisions: list[LessonDecision] = []
         for match, text in texts:
             if len(decisions) >= most or not text or len(text) + 2 > room:

@@ -150,7 +150,7 @@ def _summarised(
 
 def _find(request: Incoming, known: Known, branches: Branches) -> Found | None:
     """The stored prefix hash that decides, or None."""
-    best: Found | None = None
+    best = None
     echoed = False
     for position, prefix_hash in request.hashes.candidates:
         if prefix_hash not in known:

@@ -84,8 +84,8 @@ def read_content(value: object) -> Content:
         text = without_guidance(value)
         return Content(text=text, guidance_only=bool(value) and not text)
     content = Content()
-    texts: list[str] = []
-    reasoning: list[str] = []
+    texts = []
+    reasoning = []
     for part in _parts(value):
         kind = part.get("type")
         if kind in _TEXT_PARTS:

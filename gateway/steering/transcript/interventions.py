@@ -144,7 +144,7 @@ def answer_interventions(answer: AfterAnswer, *, of_reply: bool) -> list[Interve
 
 def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
     """Returns the texts of the user messages, without what a client wrote into them."""
-    found: list[str] = []
+    found = []
     for message in messages:
         if not isinstance(message, dict) or message.get("role") != "user":
             continue

@@ -322,7 +322,7 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, call in enumerate(calls):
         by_id[call.id].append(at)
-    matched: dict[int, Result] = {}
+    matched = {}
     rest = []
     for result in results:
         if waiting := by_id.get(result.id) if result.id else None:
@@ -349,7 +349,7 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
 def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
     """The steps of a whole transcript of chat messages, index from 0; never raises."""
     reader = StepReader()
-    drafts: list[Draft] = []
+    drafts = []
     for message in messages:
         if reader.read(message) is StepChange.OPENED and reader.draft is not None:
             drafts.append(reader.draft)

@@ -185,7 +185,7 @@ def _block(reply: str, name: str, spans: list[tuple[int, int, str]]) -> TextCall
 def _listed(reply: str) -> TextCalls | None:
     """Calls that a client wrote down as a list of Python or JSON objects behind a marker."""
     head, *lists = _LISTED.split(reply)
-    calls: list[RequestedCall] = []
+    calls = []
     for listed in lists:
         value = _literal(listed.strip())
         if isinstance(value, list):

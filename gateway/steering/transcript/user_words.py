@@ -133,7 +133,7 @@ def user_words(text: str) -> str:
 
 
 def _without_added(text: str) -> str:
-    kept: list[str] = []
+    kept = []
     at = 0
     unclosed = set[str]()
     for _ in range(_MAX_TAGS):

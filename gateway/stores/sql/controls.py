@@ -8,7 +8,6 @@ from gateway.stores.controls import Control
 from gateway.stores.protocols import CONTROLS
 from gateway.stores.sql import engine as db
 from gateway.tasks import off_loop
-from gateway.values import FieldDict
 
 _CONTROL = ("subject", "tenant", "action", "reason", "at", "author", "about")
 _HOLD = f"""
@@ -62,7 +61,7 @@ class ControlStore:
 
     async def answer(self, asked: Control, after: Control | None) -> bool:
         """Replace an open question by a stop, or end it; False when it is open no more."""
-        which: FieldDict = {"subject": asked.subject, "asked_at": asked.at}
+        which = {"subject": asked.subject, "asked_at": asked.at}
         if after is not None:
             which |= db.row_of(after, ("action", "reason", "at", "author"))
         done = bool(await self.engine.write(_NO if after else _YES, **which))

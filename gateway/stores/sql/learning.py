@@ -259,7 +259,7 @@ class LearningStore:
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         """Lessons, last changed first."""
-        bound: FieldDict = {"limit": limit}
+        bound = {"limit": limit}
         sql = f"""
             {SELECT_LESSONS} AND {self._where(wanted, bound)}
             ORDER BY p.updated_at DESC, p.pk DESC LIMIT :limit
@@ -325,7 +325,7 @@ class LearningStore:
             for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
                 await connection.fetch(f"DELETE FROM {table} WHERE {_OF_RUN}", **of_run)
             await connection.fetch(self._forget_jobs, **of_run)
-            gone: list[str] = []
+            gone = []
             for owner, name in touched:
                 for whose, fields in await _remove(owner, name, connection):
                     move = content(orjson.loads(fields)).move

@@ -323,7 +323,7 @@ class PatternStore:
         async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.forms.among("model_family", "families", "text")
-            bound: FieldDict = {"limit": limit}
+            bound = {"limit": limit}
             only = db.conditions({"families": (one_of, families)}, bound)
             return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
@@ -624,7 +624,7 @@ def _where(
 
 async def _suitable_families(model: str, connection: db.Connection) -> Sequence[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
-    families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
+    families = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
     if suitable == families:
         return None

@@ -143,7 +143,7 @@ async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Conn
     values: FieldDict = {}
     condition = where(runs, values, forms)
     rows = await connection.fetch(_EXPERIMENTS.format(condition=condition), **values)
-    found: dict[str, set[str]] = {"experiments": {name for (name,) in rows}}
+    found = {"experiments": {name for (name,) in rows}}
     sql = _NEWEST.format(
         condition=condition,
         newest=newest,
@@ -278,7 +278,7 @@ class AttributionStore:
                 f"by: must be {usage.TAG}NAME or one of {', '.join(usage.GROUPS)}, not {by[:60]!r}"
             )
         forms = self._engine.forms
-        values: FieldDict = {"by_tag": by.removeprefix(usage.TAG)}
+        values = {"by_tag": by.removeprefix(usage.TAG)}
         condition = where(runs.summed, values, forms)
         if by.startswith(usage.TAG):
             expression = f"coalesce({forms.entry('r.tags', 'by_tag')}, '')"
