@@ -334,7 +334,7 @@ def _acts(call: Call, decision: Decision) -> tuple[str, ...]:
     if conclusion is None or decision.unsteered:
         return ()
     decided = conclusion.decided
-    found = set[str]()
+    found = set()
     lessons = [each.pattern for each in decided.lessons if each.given]
     sent = "refused" not in call.exchange.notes
     for item in decided.items if sent else ():

@@ -85,7 +85,7 @@ def apply_reply(
     usable = False
     ends_run = False
     name = pending_id
-    reply = list[Any]()
+    reply = []
     if completion is None or not choices:
         history.branch = history.branch.failed(served)
     else:

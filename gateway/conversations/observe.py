@@ -129,8 +129,8 @@ async def note_messages(
     transcript = observed.transcript
     stored = decision.conversation.unsaved.snapshot
     fresh = [r for r in observed.fold.runs if stored is None or r.index > stored.run]
-    prompts = list[PromptMessage]()
-    since = list[Any]()
+    prompts = []
+    since = []
     if run.steps or run.index:
         latest = None
         if run.outcomes:

@@ -353,7 +353,7 @@ def _call(
 def form_model(raw: bytes) -> str:
     """The model that a form names; empty where it names none, or several. Takes linear time: from
     each place of the name only so many bytes are read."""
-    found = set[bytes]()
+    found = set()
     for name in _NAMES:
         at = 0
         for _ in range(_MOST_NAMED):

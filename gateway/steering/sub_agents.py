@@ -130,7 +130,7 @@ def report_of(transcript: Sequence[Any]) -> str:
     """A stopped sub-agent's work by its own history, for the agent that has started it: the files
     that it changed, its last calls, its last words."""
     files: dict[str, None] = {}
-    done = list[str]()
+    done = []
     words = "nothing"
     for step in extract(transcript[-_READ:]):
         words = step.thought.strip() or words

@@ -134,7 +134,7 @@ class RunTotals(CountedSteps):
         cost, unsteered, saved = self._costs(calls)
         unpriced = 0
         errors = 0
-        estimates = list[tuple[int, int, float]]()
+        estimates = []
         for call in calls:
             unpriced += call.unpriced
             errors += call.failed

@@ -68,7 +68,7 @@ def _lines(
 ) -> str:
     """One line for each alert, with its link in `link_form`; what follows in a thread is marked."""
     lines = []
-    threads = set[str]()
+    threads = set()
     for alert in sorted(alerts, key=lambda each: (each.opener, each.raised_at)):
         link = _link(alert, base_url)
         line = escaped(_line(alert)) + (link_form.format(link) if link else "")

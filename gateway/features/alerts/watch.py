@@ -160,7 +160,7 @@ class AlertWatch:
         store = self.degraded()
         live: tuple[under_way.LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
-        newest = list[RunRecord]()
+        newest = []
         if store is None:
             try:
                 live = await self.stores.runs.live_runs(under_way.LiveQuery.at(time.time()))

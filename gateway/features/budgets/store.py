@@ -53,7 +53,7 @@ class SQLBudgetStore(values.BudgetStore):
         self, changes: Mapping[values.AccountKey, values.Change]
     ) -> Mapping[values.AccountKey, values.Stored]:
         left = list(changes)
-        done = dict[values.AccountKey, values.Stored]()
+        done = {}
         for _ in range(_TRIES):
             for start in range(0, len(left), _AT_ONCE):
                 keys = left[start : start + _AT_ONCE]

@@ -394,7 +394,7 @@ class PostgresUpkeep(Upkeep):
     ) -> tuple[list[int], int | None]:
         """Lock and choose the conversations that are not in use, in their order."""
         sizes = dict(map(tuple, await connection.fetch(_LOCK_CONVERSATIONS, pks=pks)))
-        chosen = list[int]()
+        chosen = []
         freed = 0
         for pk in pks:
             if pk in sizes and freed < surplus:
