@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.engine import Connection, Engine, excluded, made, row_of
+from gateway.stores.sql.engine import Connection, Engine, excluded, record_of, row_of
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 from gateway.values import frozen
@@ -93,7 +93,7 @@ class RawStore:
         place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
         rows = await self._engine.fetch(_FIND_RAW, **place)
         if rows:
-            return made(RawCall, _FOUND, rows[0])
+            return record_of(RawCall, _FOUND)(rows[0])
         return None
 
 

@@ -11,7 +11,7 @@ from gateway.features.alerts.records import (
     Settled,
     StoredAlert,
 )
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, record_of, row_of
 
 _ABOUT = ("id", "key", "rule", "severity", "title", "raised_at", "tenant")
 _NAMES = (*_ABOUT, "facts", "path", "thread", "update_of")
@@ -216,7 +216,7 @@ class AlertStore:
             for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
                 alert = _alert_of(row)
                 states = await connection.fetch(_STATES, id=alert.id)
-                deliveries = tuple([made(DeliveryState, _STATE, state) for state in states])
+                deliveries = tuple(map(record_of(DeliveryState, _STATE), states))
                 found.append(StoredAlert(alert=alert, seen_at=seen_at, deliveries=deliveries))
             return found
 
@@ -238,4 +238,4 @@ class AlertStore:
 
 def _alert_of(row: Row) -> AlertRecord:
     at = len(_ABOUT)
-    return made(AlertRecord, _NAMES, (*row[:at], orjson.loads(row[at]), *row[at + 1 :]))
+    return record_of(AlertRecord, _NAMES)((*row[:at], orjson.loads(row[at]), *row[at + 1 :]))

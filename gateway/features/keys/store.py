@@ -8,7 +8,7 @@ from msgspec.structs import replace as changed
 
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.stores.protocols import KEYS
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, record_of, row_of
 from gateway.values import FieldDict, Fields
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at", "terms")
@@ -83,7 +83,7 @@ def _row(key: KeyRecord) -> FieldDict:
 
 
 def _key(row: Row) -> KeyRecord:
-    key = made(KeyRecord, _NAMES, row)
+    key = record_of(KeyRecord, _NAMES)(row)
     try:
         terms = msgspec.json.decode(row[-1], type=KeyTerms)
     except msgspec.MsgspecError:  # of a later version: a right that is not understood is not given

@@ -21,7 +21,15 @@ from gateway.auth.access import Access
 from gateway.errors import NotFound
 from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.runtime import Runtime
-from gateway.stores.sql.engine import Engine, columns, conditions, excluded, insert, made, row_of
+from gateway.stores.sql.engine import (
+    Engine,
+    columns,
+    conditions,
+    excluded,
+    insert,
+    record_of,
+    row_of,
+)
 from gateway.values import FieldDict, Value
 
 OPERATIONS = Operations()
@@ -39,6 +47,7 @@ class SavedView(Value):
 
 
 _NAMES = SavedView.__struct_fields__
+_view = record_of(SavedView, _NAMES)
 _PUT = f"""
 {insert("saved_views", _NAMES)}
 ON CONFLICT (id) DO UPDATE SET {excluded(("name", "query"))} RETURNING {columns(_NAMES)}
@@ -59,13 +68,13 @@ class ViewStore:
         where = conditions({"tenant": ("tenant = :tenant", tenant)}, bound)
         newest = f"SELECT * FROM saved_views WHERE {where} ORDER BY at DESC, id LIMIT :most"
         sql = f"SELECT {columns(_NAMES)} FROM ({newest}) AS newest ORDER BY lower(name), id"
-        return [made(SavedView, _NAMES, row) for row in await self._engine.fetch(sql, **bound)]
+        return await self._engine.made(_view, sql, **bound)
 
     async def put(self, view: SavedView) -> SavedView:
         """Store a view; the name and query of one with the same id are replaced. The view as it is
         stored."""
         (row,) = await self._engine.write(_PUT, **row_of(view, _NAMES))
-        return made(SavedView, _NAMES, row)
+        return _view(row)
 
     async def remove(self, view_id: str) -> bool:
         """Remove a view; False when there is none of this id."""

@@ -16,7 +16,15 @@ from gateway.errors import BadRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.engine import Connection, Engine, columns, conditions, insert, made, row_of
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    columns,
+    conditions,
+    insert,
+    record_of,
+    row_of,
+)
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.values import FieldDict, Fields, Value
@@ -38,6 +46,7 @@ class Change(Value):
 
 
 _NAMES = Change.__struct_fields__
+_change = record_of(Change, _NAMES)
 _LISTED = f"SELECT {columns(_NAMES)} FROM operator_changes"
 _NEWEST = f"{_LISTED} WHERE kind = :kind ORDER BY at DESC, id DESC LIMIT 1"
 _JUDGED = """
@@ -78,8 +87,7 @@ class ChangeStore:
         }
         where = conditions({name: (filters[name], wanted[name]) for name in wanted}, bound)
         statement = f"{_LISTED} WHERE {where} ORDER BY at DESC, id DESC LIMIT :limit"
-        found = await self._engine.fetch(statement, **bound)
-        return [made(Change, _NAMES, row) for row in found]
+        return await self._engine.made(_change, statement, **bound)
 
     async def note(
         self, kind: str, act: str, subject: str, said: Fields, *, author: str = ""
@@ -126,7 +134,7 @@ class ChangeStore:
             row = await connection.row(_NEWEST, kind=change.kind)
             newest = None
             if row:
-                newest = made(Change, _NAMES, row)
+                newest = _change(row)
             if (newest.id if newest else None) != after:
                 return False
             # The clocks of those who write differ; the order of what they write must not.

@@ -70,8 +70,7 @@ class ControlStore:
 
     async def list_controls(self) -> Sequence[Control]:
         """All holds in force, oldest first."""
-        rows = await self.engine.fetch(_CONTROLS)
-        return [db.made(Control, _CONTROL, row) for row in rows]
+        return await self.engine.made(db.record_of(Control, _CONTROL), _CONTROLS)
 
     async def use_key(self, key: str) -> str:
         """Sign with an admin key from now on, and refuse what is signed otherwise; its proof."""

@@ -223,9 +223,9 @@ def row_of(record: object, names: Sequence[str]) -> FieldDict:
     return {name: getattr(record, name) for name in names}
 
 
-def made(kind: Callable[..., T], names: Sequence[str], row: Row) -> T:
-    """A record from a row of its fields."""
-    return kind(**by_name(names, row))
+def record_of(kind: Callable[..., T], names: Sequence[str]) -> Callable[[Row], T]:
+    """Returns the function that makes a record of a row of its fields."""
+    return lambda row: kind(**by_name(names, row))
 
 
 def conditions(wanted: Mapping[str, tuple[str, Any]], bound: FieldDict) -> str:

@@ -34,6 +34,7 @@ from gateway.values import FieldDict, by_name
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
 _EVIDENCE = codec.names(EvidenceRow)
+_evidence = db.record_of(EvidenceRow, _EVIDENCE)
 _INSERT_EVIDENCE = f"""
 {db.insert("pattern_evidence", _EVIDENCE)}
 ON CONFLICT DO NOTHING RETURNING TRUE
@@ -113,6 +114,7 @@ _TABLE = "patterns"
 
 _VERDICTS = 2
 _OUTCOME = codec.names(OutcomeRow)
+_verdict = db.record_of(OutcomeRow, _OUTCOME)
 _POSTERIOR = codec.names(Posterior)
 _JOB = codec.names(ReaderJob)
 _DECISION = codec.DECISION_COLUMNS
@@ -264,7 +266,7 @@ class LearningStore:
             {SELECT_LESSONS} AND {self._where(wanted, bound)}
             ORDER BY p.updated_at DESC, p.pk DESC LIMIT :limit
         """
-        return [stored_lesson(row) for row in await self._engine.fetch(sql, **bound)]
+        return await self._engine.made(stored_lesson, sql, **bound)
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         """The tenant's own or the shared lesson of that id."""
@@ -285,13 +287,11 @@ class LearningStore:
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""
         which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
-        found = await self._engine.fetch(_SUPPORT, **which)
-        return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
+        return await self._engine.made(_evidence, _SUPPORT, **which)
 
     async def marks(self, tenant: str | None) -> list[EvidenceRow]:
         """The calls at which people want to be reminded of rules, oldest first."""
-        found = await self._engine.fetch(_MARKS, tenant=tenant)
-        return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
+        return await self._engine.made(_evidence, _MARKS, tenant=tenant)
 
     async def said(self, tenant: str | None, after: tuple[int, int], limit: int) -> list[SaidRow]:
         """The steps with messages or acts of people, sub-agents and forks left out, in the order
@@ -397,28 +397,24 @@ class LearningStore:
 
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
         """The verdicts on a run, oldest first."""
-        rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
-        return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
+        return await self._engine.made(_verdict, _OUTCOMES, run_id=run_id, tenant=tenant)
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
         """The decisions about a lesson in every run, oldest first."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version}
-        rows = await self._engine.fetch(_DECISIONS, **which, limit=limit)
-        return [_settled(row) for row in rows]
+        return await self._engine.made(_settled, _DECISIONS, **which, limit=limit)
 
     async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
         """The verdicts on the runs of a lesson's decisions, oldest first."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version}
-        rows = await self._engine.fetch(_VERDICTS_OF, **which)
-        return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
+        return await self._engine.made(_verdict, _VERDICTS_OF, **which)
 
     async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
         """The decisions of a run whose near outcome is not known yet, in step order; with
         `settled` all of them."""
-        rows = await self._engine.fetch(_OPEN, run_id=run_id, settled=int(settled))
-        return [_decision(row) for row in rows]
+        return await self._engine.made(_decision, _OPEN, run_id=run_id, settled=int(settled))
 
     async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
         """Fill in near outcomes; one that is known already stays. Returns how many were new."""

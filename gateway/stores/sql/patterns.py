@@ -344,11 +344,8 @@ class PatternStore:
     async def without_vector(self, limit: int) -> list[Pattern]:
         """At most `limit` patterns that have no vector in the open space."""
         self._check()
-        found = await self._engine.fetch(
-            f"SELECT {COLUMNS} FROM patterns AS p {self._joined} WHERE {_LACKING} "
-            f"ORDER BY p.pk LIMIT {limit}"
-        )
-        return [pattern_of(row) for row in found]
+        sql = f"SELECT {COLUMNS} FROM patterns AS p {self._joined} WHERE {_LACKING}"
+        return await self._engine.made(pattern_of, f"{sql} ORDER BY p.pk LIMIT {limit}")
 
     async def set_vectors(self, entries: Sequence[_Entry]) -> None:
         """Store vectors of the open space for patterns. Skips a pattern that was edited or removed
@@ -496,7 +493,7 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     if numbers[0] is None:
         posterior = Posterior()
     else:
-        posterior = db.made(Posterior, _POSTERIOR, numbers)
+        posterior = db.record_of(Posterior, _POSTERIOR)(numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(

@@ -26,7 +26,7 @@ from gateway.stores.sql.engine import (
     SqlForms,
     columns,
     conditions,
-    made,
+    record_of,
 )
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -227,7 +227,7 @@ class SQLRunStore:
         """
         rows = await self._engine.fetch(sql, **values)
         names = (*_CONVERSATION, "runs")
-        found = tuple([made(lists.ConversationSummary, names, row) for row in rows[: page.limit]])
+        found = tuple(map(record_of(lists.ConversationSummary, names), rows[: page.limit]))
         more = len(rows) > page.limit
         last = None
         if more:

@@ -7,7 +7,7 @@ import orjson
 from gateway.steering.routing_policy import HALF_LIFE
 from gateway.stores.codec import names
 from gateway.stores.learning import WorkloadRate, WorkloadRun
-from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
+from gateway.stores.sql.engine import Connection, Engine, columns, insert, record_of, row_of
 from gateway.values import by_name
 
 _RUN = names(WorkloadRun)
@@ -100,8 +100,7 @@ class WorkloadStore:
 
     async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
         """The counts, of the workloads that changed last first."""
-        rows = await self._engine.fetch(_RATES, limit=limit)
-        return [made(WorkloadRate, _RATE, row) for row in rows]
+        return await self._engine.made(record_of(WorkloadRate, _RATE), _RATES, limit=limit)
 
     async def workload_of(self, run_id: str) -> str:
         """The workload of a run; empty for one that was not noted."""
