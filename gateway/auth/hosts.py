@@ -54,9 +54,8 @@ class HostNames:
 
     def _include(self, field: bytes) -> bool:
         name = host_name(field)
-        return self._any or bool(name and self._includes(name))
-
-    def _includes(self, name: str) -> bool:
+        if self._any or not name:
+            return self._any
         if name in self._names or is_loopback_name(name) or name.endswith(self._domains):
             return True
         address = _address(name)

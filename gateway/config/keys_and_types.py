@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.config.values import Faults
 from gateway.errors import ConfigError
-from gateway.values import FieldDict, T
+from gateway.values import T
 
 _KINDS = {dict: "the mapping", list: "the list", int: "the number", float: "the number"}
 _TRUE = {"true", "yes", "on", "1"}
@@ -105,10 +105,8 @@ def join(path: str, key: str) -> str:
     return key
 
 
-@functools.cache
-def _hints(cls: type) -> FieldDict:
-    """The type of each field; found once, because evaluating annotations takes milliseconds."""
-    return typing.get_type_hints(cls)
+# Kept, because evaluating annotations takes milliseconds.
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _convert_union(hint: Any, value: Any, path: str) -> Any:

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -87,7 +86,6 @@ class Workloads:
         """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
         workloads = cls(store, changes)
         await workloads.refresh()
-        await workloads._warn_of_policy()
         workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
         return workloads
 
@@ -145,19 +143,6 @@ class Workloads:
             if not self._failing:
                 _log.warning("outcomes of workloads not counted", reason=str(error))
             self._failing = True
-
-    async def _warn_of_policy(self) -> None:
-        """Say that a policy which an earlier version published is not followed any more."""
-        if self._changes is None:
-            return
-        with suppress(StoreError):  # the refresh before has logged it
-            for change in await self._changes.find(kind="policy", limit=1):
-                if change.body != "null":
-                    _log.warning(
-                        "published policy not followed any more: routes are those of "
-                        "routing.policy, lessons and rules those that an operator approved",
-                        digest=change.subject,
-                    )
 
     async def _follow_pilot(self, changes: ChangeStore) -> None:
         """Read the pilot as it is now. The first gateway to see that enough runs have an outcome

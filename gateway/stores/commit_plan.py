@@ -124,7 +124,7 @@ def _acts(content: StepContent | None) -> tuple[Intervention, ...]:
 
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     call = step.call
-    if call is None or (stored.call is not None and is_same_call(stored.call, call)):
+    if call is None or (stored.call is not None and _identity(stored.call) == _identity(call)):
         acts = _acts(step.content)
         if stored.call is None or len(acts) == len(_acts(stored.content)):
             return stored
@@ -171,12 +171,9 @@ def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[
     return update.outcome, update.outcome_source
 
 
-def is_same_call(stored: CallRow, again: CallRow) -> bool:
-    """True if `again` is the newest call in `stored`, committed a second time: a client may repeat
-    its request id, but no two calls take the same time to the nanosecond."""
-    identity = attrgetter("request_id", "latency_s", "overhead_ms")
-    return bool(identity(stored) == identity(again))
-
+# Of one call that is committed a second time: a client may repeat its request id, but no two calls
+# take the same time to the nanosecond.
+_identity = attrgetter("request_id", "latency_s", "overhead_ms")
 
 _ADDED_UP = (
     "input_tokens",

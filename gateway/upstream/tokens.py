@@ -66,7 +66,10 @@ _ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]
 
 
 def body_tokens(raw: bytes) -> int:
-    """About how many input tokens a request body has; attached files count as images."""
+    """About how many input tokens a request body has; attached files count as images. The text is
+    searched only if files may be in it."""
+    if b";base64," not in raw and b'"data"' not in raw:
+        return len(raw) // BYTES_PER_TOKEN
     text, attached = _ENCODED.subn(b"", raw)
     return len(text) // BYTES_PER_TOKEN + attached * ATTACHED_TOKENS
 

@@ -6,7 +6,6 @@ from cachetools import FIFOCache
 from msgspec import Struct
 
 from gateway.budget_interface import Amounts
-from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_int
 
@@ -125,10 +124,3 @@ class Estimator:
                 hidden=known.hidden + _NEWEST * (newest.hidden - known.hidden),
                 cost_ratio=known.cost_ratio + _NEWEST * (newest.cost_ratio - known.cost_ratio),
             )
-
-
-def tokens_of_body(raw: bytes) -> int:
-    """About how many input tokens a body has; the text is searched only if files may be in it."""
-    if b";base64," not in raw and b'"data"' not in raw:
-        return len(raw) // BYTES_PER_TOKEN
-    return body_tokens(raw)

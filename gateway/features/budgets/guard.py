@@ -23,7 +23,7 @@ from gateway.features.budgets.accounts import (
     opened,
     waits_for_others,
 )
-from gateway.features.budgets.estimate import Estimate, Estimator, tokens_of_body
+from gateway.features.budgets.estimate import Estimate, Estimator
 from gateway.features.budgets.leases import BudgetLedger, Held
 from gateway.features.budgets.settings import BudgetControl, BudgetSettings
 from gateway.features.budgets.texts import (
@@ -36,6 +36,7 @@ from gateway.features.budgets.texts import (
     used_up,
 )
 from gateway.observability.logging import get_logger
+from gateway.upstream.tokens import body_tokens
 from gateway.values import FieldDict, Fields
 from gateway.wire.usage import token_usage
 
@@ -326,7 +327,7 @@ class BudgetGuard:
         return self.budgets
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
-        tokens = tokens_of_body(body.raw)
+        tokens = body_tokens(body.raw)
         most = any(budget.reserve == "most" for budget in self.budgets)
         found = self.estimator.estimate(
             model,

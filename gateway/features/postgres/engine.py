@@ -122,6 +122,9 @@ class PostgresConnection(Connection):
         await self.raw.execute(_LOCK, list(map(stored_text, names)), kind)
 
 
+_LIMITS_S = {False: STATEMENT_S, True: PATIENT_S}  # by whether the work may take its time
+
+
 class PostgresEngine(Engine):
     """`Engine` over a Database."""
 
@@ -135,19 +138,13 @@ class PostgresEngine(Engine):
         self._large = asyncio.Lock()
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:
-        limit_s = STATEMENT_S
-        if patient:
-            limit_s = PATIENT_S
-        return await self.database.run(_over(work), limit_s=limit_s)
+        return await self.database.run(_over(work), limit_s=_LIMITS_S[patient])
 
     async def view(self, work: Work[T]) -> T:
         return await self.database.view(_over(work))
 
     async def transact(self, work: Work[T], *, patient: bool = False) -> T:
-        limit_s = STATEMENT_S
-        if patient:
-            limit_s = PATIENT_S
-        return await self.database.transact(_over(work), limit_s=limit_s)
+        return await self.database.transact(_over(work), limit_s=_LIMITS_S[patient])
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
         return await self.fetch(statement, **values)

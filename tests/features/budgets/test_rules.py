@@ -18,9 +18,10 @@ from msgspec import structs
 from gateway.budget_interface import Amounts, CallSubject
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
-from gateway.features.budgets.estimate import Estimator, tokens_of_body
+from gateway.features.budgets.estimate import Estimator
 from gateway.features.budgets.settings import all_budgets
 from gateway.features.budgets.which_apply import applying, window
+from gateway.upstream.tokens import body_tokens
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 
 Start = Callable[..., AppServer]
@@ -171,7 +172,7 @@ def test_estimates_follow_what_calls_used() -> None:
 
     estimator = Estimator(500)
     raw = b"x" * 4000
-    assert tokens_of_body(raw) == 1000
+    assert body_tokens(raw) == 1000
     first = estimator.estimate("m", "tree", {}, 1000, cost)
     assert first.amounts == Amounts(usd=6000.0, input_tokens=1000, output_tokens=500, calls=1)
     assert first.guessed
@@ -197,7 +198,7 @@ def test_a_picture_is_no_text() -> None:
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
     for part in (url, block):
         body = {"messages": [{"role": "user", "content": [part]}]}
-        assert tokens_of_body(json.dumps(body).encode()) < 10_000
+        assert body_tokens(json.dumps(body).encode()) < 10_000
 
 
 def test_a_rate_only_slows_a_run_down(gateway_server: Start, upstream: ScriptedUpstream) -> None:
