@@ -362,5 +362,4 @@ def _adds_usage(call: Call, decision: Decision) -> bool:
     wanted = services.settings.steering.stream_usage
     if not request.stream or request.wants_usage or wanted == "never" or decision.mode != "on":
         return False
-    needed = services.settings.experiment.id or services.budgets
-    return wanted == "always" or bool(needed)
+    return wanted == "always" or bool(services.settings.experiment.id or services.budgets)

@@ -151,8 +151,7 @@ class StorageSettings:
         user = ""
         if parts.username:
             user = f"{parts.username}@"
-        host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{user}{host}{parts.path}"
+        return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _check_url(name: str, url: str | None) -> None:

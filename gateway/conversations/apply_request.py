@@ -173,8 +173,7 @@ def _continued(
         return opened
     run = current.run
     if incoming.compacts:
-        asked = replace(run.memory.guidance, summary_asked=True)
-        run.memory = replace(run.memory, guidance=asked)
+        run.memory = replace(run.memory, guidance=replace(run.memory.guidance, summary_asked=True))
     if verdict.kind is MatchKind.SUMMARY:
         return current
     history = current.history

@@ -269,8 +269,7 @@ def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
     tokens = sum((each.input_tokens or 0) + (each.output_tokens or 0) for each in made)
     try:
         conversation = from_record(own)
-        known = from_record(stored)
-        merge(conversation, known, tokens=tokens)
+        merge(conversation, from_record(stored), tokens=tokens)
         merged = to_record(conversation, own.message_count, max(own.updated_at, stored.updated_at))
     except HistoriesDiffer:
         return _branched(call, conversation)

@@ -150,8 +150,7 @@ def _event(frame: Any, loads: Loads) -> bytes:
     if frame.headers.get(":message-type") != "event":
         return b'{"type": "error", "error": %b}' % frame.payload
     with contextlib.suppress(ValueError):
-        content = as_mapping(loads(frame.payload))
-        return base64.b64decode(text_at(content, "bytes")) or b"?"
+        return base64.b64decode(text_at(as_mapping(loads(frame.payload)), "bytes")) or b"?"
     return b"?"
 
 

@@ -415,5 +415,4 @@ class Relay:
             await self.send({"type": "http.response.body", "body": piece, "more_body": True})
             begin += _PIECE_BYTES
             await self._give_way()
-        rest = body[begin:]
-        await self.send({"type": "http.response.body", "body": rest, "more_body": not last})
+        await self.send({"type": "http.response.body", "body": body[begin:], "more_body": not last})

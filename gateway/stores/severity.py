@@ -63,8 +63,7 @@ def worst(*found: str) -> Severity:
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
     by_fires = _severity_of_fires(bool(step.fired), stuck_steps)
-    by_state = _STATES.get(step.state, "low")
-    return worst(severity_of(step.composite or 0.0), by_fires, by_state)
+    return worst(severity_of(step.composite or 0.0), by_fires, _STATES.get(step.state, "low"))
 
 
 def _severity_of_fires(fired: bool, times: int) -> Severity:

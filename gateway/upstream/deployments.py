@@ -455,16 +455,14 @@ class DeploymentTable:
 
     def _matched(self, model: str) -> list[Target]:
         """The targets of the longest pattern that matches; empty when none does."""
-        patterns = [name for name in self._by_name if "*" in name]
-        matched = longest_match(patterns, model)
+        matched = longest_match([name for name in self._by_name if "*" in name], model)
         if matched is None:
             return []
         name, starred = matched
         found = []
         for pattern in self._by_name.get(name, ()):
             deployment = filled(self._settings.model_list[pattern.key - 1], starred)
-            target = self._targets.of(deployment, pattern.key)
-            found.append(replace(target, place=pattern.place))
+            found.append(replace(self._targets.of(deployment, pattern.key), place=pattern.place))
         return found
 
     def at_place(self, place: str) -> Target | None:

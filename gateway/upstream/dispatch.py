@@ -267,8 +267,7 @@ class Dispatcher:
             kind = kind_of({"": outcome.message, "code": outcome.code})
         if (named := _FALLBACKS_FOR.get(kind)) is None:
             return []
-        now = self._loop.time()
-        found = self.table.fallbacks(model, now, call.conversation, kind=named)
+        found = self.table.fallbacks(model, self._loop.time(), call.conversation, kind=named)
         return [self._asked(call, target, model) for target in found]
 
     def _asked(self, call: UpstreamCall, target: Target, model: str) -> Target:

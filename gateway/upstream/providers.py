@@ -26,8 +26,7 @@ def litellm_names() -> frozenset[str]:
     names = set()
     for folder in litellm_folders():
         with contextlib.suppress(OSError):
-            text = (folder / "types" / "utils.py").read_text(encoding="utf-8")
-            found = _ENUMERATION.search(text)
+            found = _ENUMERATION.search((folder / "types" / "utils.py").read_text(encoding="utf-8"))
             members = ast.walk(ast.parse(found[0] if found else ""))
             names |= {ast.literal_eval(m.value) for m in members if isinstance(m, ast.Assign)}
         with contextlib.suppress(OSError):

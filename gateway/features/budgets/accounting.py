@@ -248,8 +248,7 @@ class BudgetAccounting(Accounting):
 
     async def account(self, budget: str, subject: str) -> Account:
         """The account of a budget's subject. Raises: NotFound."""
-        key = AccountKey(budget=budget, subject=subject)
-        found = await self.ledger.accounts([key])
+        found = await self.ledger.accounts([AccountKey(budget=budget, subject=subject)])
         if not found:
             raise NotFound(f"the budget has no account {subject[:80]!r}", param="subject")
         return found[0]

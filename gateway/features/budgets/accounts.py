@@ -242,8 +242,7 @@ def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str
     reserved = NOTHING
     if metric == "calls":
         reserved = account.reserved
-    without = replace(account, reserved=reserved, leased=NOTHING)
-    return refused_by(without, wanted, claim) is None
+    return refused_by(replace(account, reserved=reserved, leased=NOTHING), wanted, claim) is None
 
 
 def opened(wanted: Wanted, at: float) -> Account:

@@ -46,8 +46,7 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     elif not views:
         say("no budget has been used")
     else:
-        values = {"views": views, "amount": amount}
-        say(rendered(_TEMPLATES, "budgets.txt", values).rstrip())
+        say(rendered(_TEMPLATES, "budgets.txt", {"views": views, "amount": amount}).rstrip())
 
 
 async def _allow(

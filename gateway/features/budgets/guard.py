@@ -265,8 +265,7 @@ class BudgetGuard:
         if more == NOTHING:
             return True
         known = structs.replace(estimate, amounts=more, guessed=False)
-        claim = self._claim(admission.applied, known, binding=binding)
-        held = await self.ledger.reserve(claim)
+        held = await self.ledger.reserve(self._claim(admission.applied, known, binding=binding))
         if held.outcome.refusals and binding:
             return False
         admission.held.append(held)

@@ -21,8 +21,7 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     budget = found.applied.budget
     account = found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
-    held = account.reserved + account.leased
-    waiting = held.of(metric)
+    waiting = (account.reserved + account.leased).of(metric)
     used = account.used(metric, now) - waiting
     if metric == "context":
         return f"the context of this call is larger than {figure(metric, limit)} tokens."

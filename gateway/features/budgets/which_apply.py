@@ -174,8 +174,7 @@ def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
 
 def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
     """Returns the advice to use the cheaper model of the budget that is used most."""
-    ordered = sorted(found, key=lambda each: -each.share)
-    steps = (each.step("cheaper") for each in ordered)
+    steps = (each.step("cheaper") for each in sorted(found, key=lambda each: -each.share))
     models = (step.cheaper for step in steps if step is not None and step.cheaper)
     return Advice(cheaper=next(models, ""))
 

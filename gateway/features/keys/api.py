@@ -90,8 +90,7 @@ async def change_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
 async def revoke_key(request: ApiRequest[KeyParameters]) -> ApiResponse:
     """Revoke a key for ever."""
     key_id = request.params.key_id
-    store = stored_keys(request.runtime)
-    await done(request.runtime, store.revoke_key(key_id, time.time()))
+    await done(request.runtime, stored_keys(request.runtime).revoke_key(key_id, time.time()))
     return ApiResponse({"revoked": key_id})
 
 

@@ -35,8 +35,7 @@ class KeyStore:
 
     async def list_keys(self) -> Sequence[KeyRecord]:
         """All keys, revoked ones included, oldest first."""
-        rows = await self._engine.fetch(_SELECT)
-        self._last_read = [_key(row) for row in rows]
+        self._last_read = [_key(row) for row in await self._engine.fetch(_SELECT)]
         return self._last_read
 
     async def _restore(self, connection: Connection) -> None:

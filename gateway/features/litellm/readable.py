@@ -36,9 +36,8 @@ def parsed(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError:
-        text = data.decode("utf-8", "replace").removeprefix("\ufeff")
         try:
-            return json.loads(text, strict=False)
+            return json.loads(data.decode("utf-8", "replace").removeprefix("\ufeff"), strict=False)
         except RecursionError as exc:
             raise TooDeep("nested too deep") from exc
 
@@ -56,8 +55,7 @@ def refuse_depth(value: Any) -> None:
 def encoded(value: Any) -> bytes:
     """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line. Its line
     reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("[DONE]", "[DONE\\u005d").encode()
+    return json.dumps(value, separators=(",", ":")).replace("[DONE]", "[DONE\\u005d").encode()
 
 
 def normal(value: Any) -> Any:

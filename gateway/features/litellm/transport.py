@@ -111,8 +111,7 @@ def _is_error(value: Any) -> bool:
 
 
 def _input_delta(value: FieldDict) -> FieldDict:
-    text = json.dumps(value, separators=(",", ":"))
-    return {"type": "input_json_delta", "partial_json": text}
+    return {"type": "input_json_delta", "partial_json": json.dumps(value, separators=(",", ":"))}
 
 
 def as_events(answer: Any) -> bytes:

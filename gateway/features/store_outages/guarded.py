@@ -105,8 +105,7 @@ class _ReadGuard:
         elif self.incident is None:
             # Writes go on: a store that reads slowly mostly writes, and what waits can be lost.
             reason = f"reads: {error}"
-            now = time.time()
-            self.incident = Incident(kind=error.label, reason=reason, since=now)
+            self.incident = Incident(kind=error.label, reason=reason, since=time.time())
             self._log.error("the store cannot be read, calls go on", reason=str(error))
 
 

@@ -296,8 +296,7 @@ def _act_lines(
         acts += own.call(changes.find(kind="budget", since=since, text=budget))
     for act in sorted(acts, key=lambda each: each.at):
         if act.author != GATEWAY:
-            said = f"{act.kind}: {act.author or 'somebody'}: {act.body}  {act.reason}"
-            yield said.rstrip()
+            yield f"{act.kind}: {act.author or 'somebody'}: {act.body}  {act.reason}".rstrip()
 
 
 def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:

@@ -287,8 +287,7 @@ class PatternStore:
 
         async def work(connection: db.Connection) -> list[PatternMatch]:
             families = await _suitable_families(search.model, connection)
-            rows = await self._nearest(search, families, connection)
-            found = [_match(*row) for row in rows]
+            found = [_match(*row) for row in await self._nearest(search, families, connection)]
             if search.cause:  # the statement sees the word anywhere in their fields
                 found = [match for match in found if search.cause in causes(match.pattern)]
             return found
@@ -373,8 +372,7 @@ class PatternStore:
             raise values.SpaceMismatch("no vector space is open")
         for given in (len(vector) for vector in vectors if vector is not None):
             if given != own:
-                message = f"a vector of {given} dimensions in a space of {own}"
-                raise values.SpaceMismatch(message)
+                raise values.SpaceMismatch(f"a vector of {given} dimensions in a space of {own}")
 
     @property
     def _joined(self) -> str:
@@ -537,8 +535,7 @@ class _Known:
 
 async def write_patterns(patterns: Sequence[Pattern], connection: db.Connection) -> None:
     """Write the contents of patterns, new ones or over those of the same ids."""
-    rows = [_row(pattern) for pattern in patterns]
-    await connection.execute_many(_WRITE, rows)
+    await connection.execute_many(_WRITE, [_row(pattern) for pattern in patterns])
 
 
 async def _forget_vectors(patterns: Sequence[Pattern], connection: db.Connection) -> None:

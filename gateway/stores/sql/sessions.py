@@ -216,8 +216,7 @@ class SessionStore:
             values = by_name(_MEMBER, row)
             name = values["id"]
             depths[name] = depths.get(values["parent_id"], -1) + 1
-            own = tuple(runs[name])
-            found.append(sessions.Member(**values, depth=depths[name], runs=own))
+            found.append(sessions.Member(**values, depth=depths[name], runs=tuple(runs[name])))
         return tuple(found)
 
     async def _titles(
