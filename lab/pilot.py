@@ -13,8 +13,7 @@ import statistics
 import sys
 from typing import NamedTuple
 
-from gateway.features.reports.pilot import MORE, STEER, WATCH, Verdict, judge, region
-from gateway.features.reports.rates import Sample
+from gateway.features.reports.pilot import MORE, STEER, WATCH, Verdict, judge
 
 _LOOK_UPS = (400, 1200, 5000)  # units played before it is first asked whether that was enough
 
@@ -99,21 +98,6 @@ def play(world: World, *, pilots: int, look_every: int, most_runs: int, seed: in
         steer=names.count(STEER) / pilots,
         watch=names.count(WATCH) / pilots,
         median=statistics.median(lengths) if 2 * len(lengths) >= pilots else None,
-    )
-
-
-def covered(r: float, d: float, p: float, units: int, seed: int) -> bool:
-    """Whether the region of one pilot contains the true r and d."""
-    chance = random.Random(f"{seed}.{r}.{d}.{p}")  # noqa: S311 - no secret
-    found = drawn(World(p=p, r=r, d=d), units, chance)
-    steered, watched = (
-        Sample(outcomes=[(str(n), bool(won)) for n, (on, won) in enumerate(found) if on is arm])
-        for arm in (True, False)
-    )
-    inside = region(steered, watched)
-    return all(
-        low <= true <= high
-        for true, (low, high) in ((r, inside["recovered"]), (d, inside["disturbed"]))
     )
 
 

@@ -8,8 +8,6 @@ from itertools import accumulate, takewhile
 from secrets import token_hex
 from typing import Any
 
-import numpy as np
-
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
 from gateway.features.reports.rates import Difference, Rate, Sample, newcombe, rate_of
@@ -36,13 +34,9 @@ WATCH = "only watch"
 MODES = {STEER: "on", WATCH: "shadow"}
 _MOST = 20_000  # runs that a forecast reaches
 _FEWEST = 5  # outcomes per arm for a forecast
-_CELLS = 51  # values of r and of d that are tried
-_POINTS = 200  # values of p that are tried
-_REGION = 5.991 / 2  # of a logarithm of likelihood: 95 % for two parameters
 
 DrawnUnits = Sequence[tuple[bool, bool | None]]
 """Per unit, in order of the first acts: whether it was steered, and its success; None: unknown."""
-Range = tuple[float, float]
 
 
 @frozen
@@ -62,11 +56,8 @@ class Acted:
 
     action: str  # empty: any
     units: Mapping[str, int]  # by arm
-    fails: Rate | None  # p: failures among those only watched
+    fails: Rate | None  # failures among those only watched
     net: Difference | None  # change of success by steering
-    # 95 % for r (`recovered`, of those that would fail), d (`disturbed`, of those that would
-    # succeed) and d / (r + d) (`break_even`: acting pays where p is above it)
-    region: Mapping[str, Range]
     verdict: Verdict  # steer, watch, or not decided yet
 
 
@@ -221,7 +212,6 @@ def _acted(action: str, units: Sequence[ExperimentRun], share: float, now: float
         units={arm: sum(run.arm == arm for run in units) for arm in ("on", "shadow")},
         fails=rate_of(Sample(outcomes=[(unit, not won) for unit, won in shadow.outcomes])),
         net=newcombe(on, shadow),
-        region=region(on, shadow) if on.trials and shadow.trials else {},
         verdict=judge([(run.arm == "on", _won(run)) for run in units], share, settled),
     )
 
@@ -303,30 +293,6 @@ def _forecast(drawn: DrawnUnits, share: float) -> str:
     else:
         end = f"over {_MOST:,}"
     return f"{low:,.0f} to {end} {MORE}"
-
-
-def region(on: Sample, shadow: Sample) -> dict[str, Range]:
-    """Returns the ranges of r and d that fit the outcomes almost as well as the best pair does.
-    r is the share of failing units that steering recovers, d the share of solved ones that it
-    disturbs: watched units fail with probability p, steered ones with p (1 - r) + (1 - p) d. Two
-    rates do not fix p, r and d: a whole curve fits them equally."""
-    sides = np.linspace(0.0, 1.0, _CELLS)
-    r = sides[:, None, None]
-    d = sides[None, :, None]
-    p = (np.arange(_POINTS) + 0.5) / _POINTS
-    failing = np.clip(p * (1 - r) + (1 - p) * d, 1e-9, 1 - 1e-9)
-    failed = shadow.trials - shadow.successes
-    failed_on = on.trials - on.successes
-    fits_shadow = failed * np.log(p) + shadow.successes * np.log1p(-p)
-    fits_on = failed_on * np.log(failing) + on.successes * np.log1p(-failing)
-    fit = (fits_shadow + fits_on).max(axis=2)
-    inside = np.argwhere(fit >= fit.max() - _REGION) / (_CELLS - 1)
-    moved = inside[inside.sum(axis=1) > 0]
-    even = moved[:, 1] / moved.sum(axis=1)
-    if len(moved) < len(inside):  # no effect at all fits, too
-        even = np.array([0.0, 1.0])
-    found = {"recovered": inside[:, 0], "disturbed": inside[:, 1], "break_even": even}
-    return {name: (float(each.min()), float(each.max())) for name, each in found.items()}
 
 
 def _notes(units: Sequence[ExperimentRun], left_out: int, now: float) -> Iterator[str]:

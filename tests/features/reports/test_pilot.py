@@ -20,11 +20,9 @@ from gateway.features.reports.pilot import (
     judge,
     pilot_change,
     pilot_report,
-    region,
 )
-from gateway.features.reports.rates import Sample
 from gateway.steering.experiments import ExperimentSettings, ModeOfRuns, Pilot, assign
-from lab.pilot import WORLDS, World, covered, drawn, play
+from lab.pilot import WORLDS, World, drawn, play
 from tests.examples import by_day
 from tests.features.reports.builders import START, a_run
 
@@ -137,24 +135,6 @@ def test_every_amount_of_a_run_is_compared() -> None:
         ratio: Any = comparison.others.get(name) or getattr(comparison, name)
         assert ratio.mean.estimate == pytest.approx(1.0), name
     assert found.notes[-1].startswith("Universal rules act on the first call")
-
-
-def arm(units: int, *, failed: int) -> Sample:
-    return Sample(outcomes=[(f"u{number}", number >= failed) for number in range(units)])
-
-
-def test_recovered_and_disturbed_have_a_joint_region() -> None:
-    """Two rates leave a curve. No effect fits equal arms."""
-    one = region(arm(400, failed=160), arm(400, failed=200))
-    assert one["recovered"][0] < 0.25 < 0.9 < one["recovered"][1]
-    even = arm(100, failed=50)
-    assert region(even, even)["break_even"] == (0.0, 1.0)
-
-
-def test_the_region_contains_the_truth() -> None:
-    """In 95 % of the pilots; here in nine of ten of forty."""
-    hits = [covered(0.5, 0.3, 0.5, 300, seed) for seed in range(40)]
-    assert sum(hits) >= 36
 
 
 def test_a_forecast_is_a_range() -> None:
