@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, shape
-from gateway.api.params import Cursor, PageParameters, Text, Time
+from gateway.api.params import Cursor, PageParameters, Sent, Text, Time
 from gateway.api.runs import RunParameters, run_named, unknown_run
 from gateway.api.views import picked
 from gateway.auth.access import Access
@@ -101,10 +101,9 @@ async def act_lines(store: ChangeStore | None, values: Fields, form: str) -> Asy
         head = []
 
 
-class CommentBody(BaseModel):
+class CommentBody(Sent):
     """A comment, with or without its author's name."""
 
-    model_config = ConfigDict(extra="forbid")
     # 1 to 500 characters, blanks at the ends removed
     comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
     # name that is shown; nothing proves it

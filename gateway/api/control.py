@@ -3,10 +3,10 @@
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import Parameters, PathText, TenantParameter
+from gateway.api.params import Parameters, PathText, Sent, TenantParameter
 from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.holds import answer_question, known_subject
@@ -28,10 +28,9 @@ class SubjectParameters(Parameters):
     subject: PathText  # the id of a run or of a conversation
 
 
-class ControlBody(BaseModel):
+class ControlBody(Sent):
     """The reason, and who has ordered it; both are shown to the client and on the run's page."""
 
-    model_config = ConfigDict(extra="forbid")
     # shown to the client and on the run's page
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
     # name that is shown; nothing proves it
@@ -114,10 +113,7 @@ async def answer(
 
 
 def _said(request: ApiRequest[Any]) -> ControlBody:
-    if request.body:
-        said = request.read(ControlBody)
-    else:
-        said = ControlBody()
+    said = request.read(ControlBody)
     said.author = said.author or request.access.author
     return said
 

@@ -43,8 +43,11 @@ class ApiRequest(Generic[P]):
         return self.access.scope(getattr(self.params, "tenant", None))
 
     def read(self, model: type[M]) -> M:
-        """The body as `model`. Raises: BadRequest, naming the key that is wrong."""
-        values = self.json_object()
+        """The body as `model`; none is as good as an empty object. Raises: BadRequest, naming the
+        key that is wrong."""
+        values: FieldDict = {}
+        if self.body:
+            values = self.json_object()
         for name in values:
             refuse_unknown(name, names_of(model))
         return read_model(model, values)

@@ -41,6 +41,12 @@ class Parameters(BaseModel):
     in_headers: ClassVar[frozenset[str]] = frozenset()
 
 
+class Sent(BaseModel):
+    """A body of a request, which has no other keys than these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=Parameters)
 

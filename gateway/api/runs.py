@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, Field, GetCoreSchemaHandler
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, note, shape
 from gateway.api.params import (
@@ -22,6 +22,7 @@ from gateway.api.params import (
     Parameters,
     PathText,
     RunFilters,
+    Sent,
     SortParameters,
     TenantParameter,
     Text,
@@ -137,17 +138,13 @@ class StepRecord(Described, StepRow):
     guidance: list[Guidance]  # decided at this step, in the order of the block
 
 
-class StateThresholds(BaseModel):
-    """The thresholds of the difficulty state that are in force now."""
+class Thresholds(BaseModel):
+    """The thresholds in force now, to draw next to a run's curves."""
 
     fast: float  # a score below it is easy
     slow: float  # a score above it is hard
     skip: float  # a score above it is very hard
     margin: float  # by how much a score must pass a threshold to undo its state
-
-
-class Thresholds(StateThresholds):
-    """The thresholds in force now, to draw next to a run's curves."""
 
     fire: float  # score from which a monitor fires
     at_risk: float  # composite from which a step is at risk
@@ -169,10 +166,9 @@ class TraceState(BaseModel):
     policy_in_force: bool  # whether the current policy decided the run's newest step
 
 
-class OutcomeBody(BaseModel):
+class OutcomeBody(Sent):
     """The outcome of a run; score and comment are kept with it."""
 
-    model_config = ConfigDict(extra="forbid")
     outcome: Outcome  # success, failure or other
     score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None  # any scale; null without one
     comment: Annotated[str, Field(max_length=2000)] = ""  # kept with the run
@@ -315,10 +311,9 @@ async def keep_outcome(
     return run.id
 
 
-class WrongAlarmBody(BaseModel):
+class WrongAlarmBody(Sent):
     """The alarm that was wrong, and why."""
 
-    model_config = ConfigDict(extra="forbid")
     # of this step; by default of the newest one with an alarm
     step: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     # kept with the alarm, for whoever looks at it later
@@ -343,10 +338,7 @@ MutedAlarm = shape(
 async def mute_alarm(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """Say that an alarm was wrong: alarms of its kind give no text and no act in the run's project
     from now on, and are still recorded."""
-    if request.body:
-        body = request.read(WrongAlarmBody)
-    else:
-        body = WrongAlarmBody()
+    body = request.read(WrongAlarmBody)
     found = await keep_wrong_alarm(
         request.runtime, request.params.run_id, body, access=request.access, tenant=request.tenant
     )

@@ -4,11 +4,20 @@ import time
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gateway.api.control import ControlBody
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
-from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
+from gateway.api.params import (
+    DIGITS,
+    OneOf,
+    PathText,
+    Sent,
+    TenantParameter,
+    Time,
+    described,
+    naming,
+)
 from gateway.api.runs import RunOfTenant
 from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
@@ -130,10 +139,9 @@ class MarkedCall(BaseModel):
     remove: bool = False  # take the mark back
 
 
-class LessonChange(BaseModel):
+class LessonChange(Sent):
     """Change of a lesson: another status or text, or a call at whose like a rule is given again."""
 
-    model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None  # null: it stays
     # another text makes a new version, in trial; null: it stays
     advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None

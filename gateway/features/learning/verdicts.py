@@ -17,6 +17,7 @@ from gateway.steering.transcript.interventions import AfterAnswer, Intervention,
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
+from gateway.stores.records import StepContent, StepRow
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
@@ -215,15 +216,17 @@ class Verdicts:
 
 def opening_words(trace: RunTrace) -> str:
     """The person's own words in the messages that a run began with; "" if they are not stored."""
-    first = None
+    said = ""
     if trace.steps and trace.steps[0].step_index == 0:
-        first = trace.steps[0].content
-    if first is not None:
-        prompts = first.messages
-    else:
-        prompts = ()
-    said = said_in([{"role": each.role, "content": each.text} for each in prompts])
-    return AfterAnswer(said=said).words or trace.run.task_preview
+        said = typed_at(trace.steps[0])
+    return said or trace.run.task_preview
+
+
+def typed_at(step: StepRow) -> str:
+    """The person's own words in the messages before a step; "" if they are not stored."""
+    content = step.content or StepContent()
+    said = said_in([{"role": each.role, "content": each.text} for each in content.messages])
+    return AfterAnswer(said=said).words
 
 
 def steps_of(trace: RunTrace) -> list[Step]:

@@ -240,27 +240,27 @@ class Learner:
     async def _move(self, pattern: Pattern, to: Status, reason: str, at: float) -> bool:
         return await self.store.move(pattern.tenant, pattern.pattern_id, to, reason=reason, at=at)
 
-    async def review(self, tenant: str | None = None, *, late: bool = False) -> int:
+    async def review(self, *, late: bool = False) -> int:
         """Move the lessons whose time has come; how many moved. `late`: count outcomes that were
         reported since the decisions were settled."""
         now = self.now()
         moved = 0
         if late:
             self._reviewed = now
-            for stored in await self._tried(tenant, RETRIEVED):
+            for stored in await self._tried(RETRIEVED):
                 if stored.posterior.decisions and stored.pattern.lesson is not None:
                     pattern = stored.pattern
                     version = stored.pattern.lesson.version
                     await self.recompute(pattern.tenant, pattern.pattern_id, version)
-        for stored in await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED)):
+        for stored in await self._tried((Status.CANDIDATE, *RETRIEVED)):
             if move := life_cycle.next_move(stored):
                 moved += await self._move(stored.pattern, move.status, move.reason, at=now)
         if moved:
             self.changed()
         return moved
 
-    async def _tried(self, tenant: str | None, statuses: Sequence[Status]) -> list[StoredLesson]:
-        wanted = LessonFilter(tenant=tenant, statuses=statuses)
+    async def _tried(self, statuses: Sequence[Status]) -> list[StoredLesson]:
+        wanted = LessonFilter(statuses=statuses)
         return await self.store.lessons(wanted, limit=MOST_REVIEWED)
 
 

@@ -37,7 +37,6 @@ class Failure(Value):
     kind: str  # a kind of `failure_kinds.toml`, else `error` or `empty`
     head: str  # the tool, or the program that a shell ran
     words: str  # of the tool's complaint, without numbers and the call's own names
-    call: ReadCall  # the call that failed
 
 
 class CallReading(Value):
@@ -77,7 +76,7 @@ def read_action(action: Action) -> CallReading:
         words = _words(signature(line or opening), call)
     digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     key = f"{kind}|{head}|{digest}"
-    failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
+    failure = Failure(key=key, kind=kind, head=head, words=words)
     return CallReading(call=call, head=head, failure=failure, transient=False)
 
 

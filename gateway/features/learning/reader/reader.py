@@ -22,9 +22,8 @@ from gateway.features.learning.reader.questions import (
     shown,
 )
 from gateway.features.learning.settings import DAY_S, ReaderSettings
-from gateway.features.learning.verdicts import Verdicts, opening_words
+from gateway.features.learning.verdicts import Verdicts, opening_words, typed_at
 from gateway.observability.logging import get_logger
-from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
 from gateway.stores.learning import ANSWERS, JOBS, READER, JobLimits, OutcomeRow, ReaderJob
 from gateway.stores.protocols import RunStore, StoreError
@@ -67,13 +66,7 @@ def things_in(trace: RunTrace, earlier: RunTrace | None) -> Iterator[Thing]:
     if earlier and earlier.steps:
         last = _newest_of(earlier.steps[-1])
     for row in trace.steps:
-        if row.content:
-            prompts = row.content.messages
-        else:
-            prompts = ()
-        typed = AfterAnswer(
-            said=said_in([{"role": p.role, "content": p.text} for p in prompts])
-        ).words
+        typed = typed_at(row)
         if last is not None and is_typed(typed):
             yield Thing(
                 question=KIND,
