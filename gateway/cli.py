@@ -23,6 +23,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "commands.patterns": ("patterns",),
     "commands.runs": ("steering", "runs", "sessions"),
     "commands.control": ("audit", "migrate"),
+    "commands.backup": ("backup", "restore"),
 }
 """The modules that declare commands, without those of features, each with its commands."""
 

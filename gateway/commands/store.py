@@ -126,7 +126,7 @@ async def run_on_stores(
         else:
             storage = found_storage(settings.storage, subject)
         try:
-            return await _run_on(command, replace(settings, storage=storage), args, creates=creates)
+            return await run_on(command, replace(settings, storage=storage), args, creates=creates)
         except ConfigError as exc:
             if creates or not subject or repr(subject)[:-1] not in str(exc):
                 raise
@@ -135,12 +135,14 @@ async def run_on_stores(
                 if file_has_run(path, subject):
                     sys.stderr.write(f"gateway: {exc}; it is in {path} of {whose}\n")
                     there = replace(settings, storage=StorageSettings(path=path))
-                    return await _run_on(command, there, args)
+                    return await run_on(command, there, args)
             places = ", ".join([storage.place, *dict(others)])
             raise ConfigError(f"{exc} (searched: {places})") from exc
 
 
-async def _run_on(command: Command, settings: Settings, args: Any, creates: bool = False) -> int:
+async def run_on(command: Command, settings: Settings, args: Any, creates: bool = False) -> int:
+    """Run a command on the stores of these settings, with the key and the entry in the audit log if
+    it changes something; its exit status. Raises: ConfigError, StoreError."""
     stores = await open_stores(settings.storage, existing=not creates)
     try:
         await permit(stores, args)

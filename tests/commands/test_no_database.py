@@ -14,7 +14,14 @@ _NEED_NONE = {
     *("demo", "wrap", "serve", "check-config", "history", "replay", "bench"),
     "hooks",
 }
-_MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alerts test")
+_MAKE_ONE = (
+    "migrate",
+    "restore 1",
+    "patterns add",
+    "patterns import",
+    "keys create",
+    "alerts test",
+)
 """Commands that create a database because it is asked for, and one that reads the config only."""
 
 
@@ -81,10 +88,7 @@ def test_a_copy_of_no_database_is_refused(
 ) -> None:
     """Before a connection is tried."""
     assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2
-    assert (
-        "--to copies the file at storage.path: there is none at 'gateway.db'"
-        in capsys.readouterr().err
-    )
+    assert "storage.path: there is no database at 'gateway.db' yet" in capsys.readouterr().err
     assert not list(nowhere.iterdir())
 
 

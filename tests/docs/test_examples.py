@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import dataclasses
 import json
 import re
 import shlex
-import sqlite3
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -217,21 +215,20 @@ def test_what_is_quick_is_run(
     assert capsys.readouterr().out.endswith("config.yaml: ok\n")
 
 
-def test_the_backup_of_a_file_is_a_database(
+def test_the_backup_and_the_way_back_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What docs/deploy.md says to run makes a file that a gateway opens, with all that is in it."""
+    """What docs/deploy.md says to run makes a file, and puts it back over what came after."""
     monkeypatch.chdir(tmp_path)
-    [[_, file, statement]] = [
-        words for words in shell_lines(ROOT / "docs/deploy.md") if words[0] == "sqlite3"
-    ]
-    assert main(["migrate"]) == 0
-    with contextlib.closing(sqlite3.connect(file)) as beside:
-        made = beside.execute("SELECT name FROM migrations ORDER BY name").fetchall()
-        beside.execute(statement)
-    [backup] = set(tmp_path.glob("*.db")) - {tmp_path / file}
-    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(backup))
-    assert main(["migrate"]) == 0
-    assert str(backup) in capsys.readouterr().out
-    with contextlib.closing(sqlite3.connect(backup)) as copy:
-        assert copy.execute("SELECT name FROM migrations ORDER BY name").fetchall() == made
+    words = [each for each in shell_lines(ROOT / "docs/deploy.md") if each[0] == "gateway"]
+    [backup] = [each[1:] for each in words if each[1] == "backup"]
+    [restore] = [each[1:] for each in words if each[1] == "restore"]
+    assert main(["keys", "create", "acme"]) == 0
+    assert main(backup) == 0
+    assert main(["keys", "create", "other"]) == 0
+    assert main(restore) == 0
+    capsys.readouterr()
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "acme" in listed
+    assert "other" not in listed

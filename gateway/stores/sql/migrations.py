@@ -60,8 +60,8 @@ def say_migrated(place: str, changes: Sequence[str], before: int, copy: str = ""
         path=place,
         from_form=before,
         to_form=before + len(changes),
-        changes=list(changes),
-        copy=copy or None,
+        changes=changes,
+        copy=copy,
     )
 
 

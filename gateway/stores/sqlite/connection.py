@@ -1,7 +1,6 @@
 """Connections to an SQLite database."""
 
 import ctypes
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -13,10 +12,6 @@ from gateway.config.storage import StorageSettings
 from gateway.stores import protocols
 from gateway.stores.sqlite.files import create_private
 from gateway.values import T
-
-if sys.platform != "win32":
-    pass
-
 
 # Prepares a newly opened connection: loads an extension, registers a function.
 ConnectionHook = Callable[[apsw.Connection], None]

@@ -82,7 +82,7 @@ def set_aside(path: str, check: str, limit_s: float = inf) -> str:
     get_logger("gateway.store").error(
         "the log of the database does not fit its file, which is used without it as a backup is"
         if stays
-        else "the database is damaged: a new one is made (restore a backup by renaming it)",
+        else "the database is damaged: a new one is made (see `gateway restore`)",
         path=path,
         reason=reason,
         kept=kept,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from gateway.stores.protocols import (
     SchemaMismatch,
     StoreClosed,
     StoreDamaged,
-    StoreFull,
     StoreOverloaded,
     StoreUnavailable,
 )
@@ -46,8 +44,7 @@ _TYPES = {
 MIGRATIONS = migrations("gateway.stores.sqlite", _TYPES)
 """Every change a file needs, in order."""
 
-BEFORE = ".before-"
-"""Between the name of a file and its new form, in the name of the copy in the form before."""
+_APPLIED = "INSERT INTO migrations (name, applied_at) VALUES (?, unixepoch('subsec'))"
 
 
 def migrate(
@@ -56,66 +53,33 @@ def migrate(
     """Apply the missing changes, all or none; a file that had some is copied before. Raises:
     SchemaMismatch when the file has a change that this version does not know; StoreFull when the
     disk lacks room for the copy."""
+    path = settings.path
     connection.execute(
         "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
     )
-    # A file that lacks nothing is opened while another process holds the write lock.
-    if not _missing(connection, migrations, settings.path):
-        return
-    with contextlib.ExitStack() as alone:
-        if not settings.in_memory:
-            # Others that open the file wait here for as long as the copy and the changes take.
-            alone.enter_context(locked(Path(settings.path).parent))
-        _migrate_alone(connection, migrations, settings)
-
-
-def _migrate_alone(
-    connection: apsw.Connection, migrations: Sequence[Migration], settings: StorageSettings
-) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        missing = _missing(connection, migrations, settings.path)
-        before = len(migrations) - len(missing)
+    # Others that open the file wait here for as long as the copy and the changes take.
+    with locked(Path(path).parent):
+        applied = applied_to(connection)
+        if unknown := applied - {migration.name for migration in migrations}:
+            raise SchemaMismatch(
+                f"{path!r} was written by a newer version of the gateway (it has "
+                f"{', '.join(sorted(unknown))}); start that version, or use another file"
+            )
+        missing = {each.name: each.sql for each in migrations if each.name not in applied}
+        # A file that lacks nothing is opened while another process holds the write lock.
+        if not missing:
+            return
         copy = ""
-        if missing and before and settings.copy_before_changes:
-            copy = f"{settings.path}{BEFORE}{len(migrations)}"
-            _copy_before(settings.path, copy)
-        for migration in missing:
-            connection.execute(migration.sql)
-            applied = (migration.name, time.time())
-            connection.execute("INSERT INTO migrations (name, applied_at) VALUES (?, ?)", applied)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    if missing and before:
-        say_migrated(settings.path, [each.name for each in missing], before, copy=copy)
-
-
-def _missing(
-    connection: apsw.Connection, migrations: Sequence[Migration], path: str
-) -> list[Migration]:
-    applied = applied_to(connection)
-    if unknown := applied - {migration.name for migration in migrations}:
-        raise SchemaMismatch(
-            f"{path!r} was written by a newer version of the gateway (it has "
-            f"{', '.join(sorted(unknown))}); start that version, or use another file"
-        )
-    return [migration for migration in migrations if migration.name not in applied]
-
-
-def _copy_before(path: str, copy: str) -> None:
-    """Copy the file as it is under the lock of the one that will change it. Raises: StoreFull."""
-    try:
-        with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as source:
-            copy_file(source, copy)
-    except StoreFull as error:
-        raise StoreFull(
-            f"{path!r} is not changed for this version, because an older one could not use it any "
-            f"more: {error}; make room, or keep a copy yourself and set "
-            "storage.copy_before_changes: false"
-        ) from error
+        with connection:
+            # Takes the write lock, and so the copy is what the changes begin with.
+            connection.executemany(_APPLIED, [(name,) for name in missing])
+            if applied and settings.copy_before_changes:
+                copy = f"{path}.before-{len(migrations)}"
+                with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as source:
+                    copy_file(source, copy)
+            connection.execute(";\n".join(missing.values()))
+    if applied:
+        say_migrated(path, list(missing), len(applied), copy=copy)
 
 
 def applied_to(connection: apsw.Connection) -> set[str]:

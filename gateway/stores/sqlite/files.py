@@ -52,8 +52,8 @@ class FileIdentity:
         self._sound = sound
         self._index = LogIndex(writer)
         self._moves = self._index.moves()
-        self._file = _look(self.path)
-        self._log = _look(self.path + LOG)[:2]
+        self._file = look(self.path)
+        self._log = look(self.path + LOG)[:2]
         self._seen = _NOTHING
         self.doubt = ""
         """The reason why the file has to be checked before it is used again; empty without one."""
@@ -64,9 +64,9 @@ class FileIdentity:
         if self.path == IN_MEMORY:
             return None
         moves = self._index.moves()
-        now = _look(self.path)
+        now = look(self.path)
         is_there = now[2] > 0 and now[:2] == self._file[:2]  # an empty file is none of ours
-        if not is_there or _look(self.path + LOG)[:2] != self._log:
+        if not is_there or look(self.path + LOG)[:2] != self._log:
             return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
         is_changed = now != self._file and self._moves and self._index.moves() == self._moves
         if is_changed and not self.doubt:
@@ -80,16 +80,16 @@ class FileIdentity:
     def is_quiet(self) -> bool:
         """True if nobody has written to a file in doubt since this was asked before."""
         before = self._seen
-        self._seen = _look(self.path)
+        self._seen = look(self.path)
         return not self.doubt or before == self._seen
 
     def remove_log(self) -> None:
         """Remove the log if the file was replaced: it does not belong to the new one."""
-        now = _look(self.path)
+        now = look(self.path)
         if now == _NOTHING or now[:2] == self._file[:2]:
             return
         with locked(Path(self.path).parent):
-            if _look(self.path + LOG)[:2] == self._log:
+            if look(self.path + LOG)[:2] == self._log:
                 _remove_log(self.path)
 
     def translated(self, error: BaseException) -> BaseException:
@@ -121,7 +121,7 @@ def _remove_log(path: str) -> None:
         Path(path + suffix).unlink(missing_ok=True)
 
 
-def _look(path: str) -> tuple[int, int, int, int]:
+def look(path: str) -> tuple[int, int, int, int]:
     """Device, inode and size of a file, and when it was last written to; `_NOTHING` without one."""
     try:
         stat = os.stat(path)

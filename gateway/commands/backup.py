@@ -1,0 +1,108 @@
+"""`gateway backup` and `gateway restore`: everything that a gateway has stored, as one file."""
+
+import argparse
+import asyncio
+import gzip
+import os
+import re
+import tarfile
+import zlib
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, reported, run_on
+from gateway.config import Settings, load_settings
+from gateway.config.storage import StorageSettings
+from gateway.errors import ConfigError
+
+_FORMAT = "gateway-backup-1"
+"""The folder in a backup that has everything, before the kind of its store; with its form."""
+
+_PASSWORD = re.compile(r"(?<!:/):[^@/]*(?=@)|\w*password=[^&]*&?")
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the commands."""
+    declare(commands, __name__, {"backup": _backup, "restore": _restore})
+
+
+async def _backup(_stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    _pack(settings.storage, args.file)
+    _say(args, settings.storage, f"{args.file} is made", server="pg_dump -Fc -f")
+
+
+def _say(args: argparse.Namespace, storage: StorageSettings, text: str, *, server: str) -> None:
+    """Print what was done, and the command for what only the server's own programs copy."""
+    if storage.url:
+        line = f"{server} '{args.file}.dump' -d '{_PASSWORD.sub('', storage.url)}'"
+        text += f"; the database itself, with its password in PGPASSWORD:\n{line}"
+    answer(args, {"path": args.file, "ok": True}, text)
+
+
+def _pack(storage: StorageSettings, file: str) -> None:
+    from gateway.stores.sqlite.copies import snapshot
+
+    if os.path.lexists(file):
+        raise ConfigError(f"{file!r} is there already: name a new file")
+    with TemporaryDirectory(dir=Path(file).parent) as name:
+        folder = Path(name, _FORMAT + storage.kind)
+        folder.mkdir()
+        snapshot(storage, folder)
+        _check_files(folder, storage.place)
+        made = Path(name, "made")
+        with tarfile.open(made, "w:gz", compresslevel=1) as tar:
+            tar.add(folder, folder.name)
+        made.chmod(0o600)
+        made.rename(file)
+
+
+def _restore(args: argparse.Namespace) -> None:
+    from gateway.stores.sqlite.copies import DATABASE, put_in_place
+
+    kept = ""
+    if args.replace:
+        kept = f".replaced-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    with reported():
+        settings = load_settings(args.config, upstreams=False)
+        storage = settings.storage
+        place = Path(storage.file or storage.spool_folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place.parent) as name:
+            folder = Path(name, _FORMAT + storage.kind)
+            _unpack(args.file, folder)
+            own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
+            if not storage.shared:  # into a server's empty database its own program puts the tables
+                asyncio.run(run_on(_check, replace(settings, storage=own), args))
+            put_in_place(storage, folder, kept)
+    _say(args, storage, f"{place} is restored", server="pg_restore --no-owner")
+
+
+async def _check(*_: object) -> None:
+    """Nothing: to open the stores shows that this version can, with the key."""
+
+
+def _unpack(file: str, folder: Path) -> None:
+    """Make the folder of a backup again. Raises: ConfigError: it is not whole, or another one."""
+    try:
+        with gzip.open(file) as whole, tarfile.open(fileobj=whole, mode="r|") as tar:
+            tar.extractall(folder.parent, filter="data")
+            whole.read()  # the checksum of all is at the end
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{file!r} is no whole backup of a gateway ({error})") from error
+    if not folder.is_dir():
+        raise ConfigError(f"{file!r} is of a newer version, of another kind of store or no backup")
+    _check_files(folder, file)
+
+
+def _check_files(folder: Path, whose: str) -> None:
+    """Raises: ConfigError: a database in the folder is damaged."""
+    from gateway.stores.sqlite.damage import THOROUGH, damage
+
+    for each in folder.rglob("*.db"):
+        if reason := damage(str(each), THOROUGH):
+            raise ConfigError(f"{whose!r}: {each.name} is damaged ({reason})")

@@ -1,0 +1,354 @@
+"""`gateway backup` and `gateway restore`: all of a store in one file, and back, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import os
+import re
+import shlex
+import stat
+import subprocess
+import tarfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+
+import apsw
+import pytest
+
+from gateway.backends import open_stores
+from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from gateway.features.store_outages.disk_spool import DiskSpool
+from gateway.stores.filters import RunFilter
+from gateway.tasks import spawn
+from steering_gateway_testing import postgres
+from steering_gateway_testing.patience import until_async
+from steering_gateway_testing.store_conformance.records import one_run
+from tests.postgres import new_database
+
+KEY = "k" * 40
+OWN = StorageSettings(path="gateway.db")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no other gateway is known."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("home")))
+
+
+async def _fill(number: int, storage: StorageSettings = OWN, key: str = "") -> None:
+    stores = await open_stores(storage)
+    await stores.states.commit(one_run(number))
+    if key:
+        assert stores.controls is not None
+        await stores.controls.show_key(key, 0)
+    await stores.close()
+
+
+async def _runs(storage: StorageSettings = OWN) -> int:
+    stores = await open_stores(storage, existing=True)
+    found = await stores.runs.count_runs(RunFilter())
+    await stores.close()
+    return found
+
+
+async def _waiting(storage: StorageSettings = OWN) -> list[str]:
+    """The runs whose records wait on disk; they go on waiting."""
+    disk = DiskSpool(storage, lambda: None)
+    entries = await disk.take_over((100, 2**20))
+    await disk.close()
+    return [entry.record.runs[0].id for entry in entries]
+
+
+async def _put_to_wait(storage: StorageSettings, number: int) -> DiskSpool:
+    """A record waits in a file that its process has locked, as long as this is open."""
+    disk = DiskSpool(storage, lambda: None)
+    entry = disk.add(one_run(number))
+    assert entry is not None
+    await disk.written(entry)
+    return disk
+
+
+def _seen() -> dict[str, str]:
+    """The files of the folder, with digests of what is in them; SQLite's own are left out."""
+    files = [p for p in Path().rglob("*") if p.is_file() and not p.name.endswith(("-wal", "-shm"))]
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+async def test_a_backup_has_everything_while_a_gateway_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is stored up to one moment, also what is only in the log, and what waits on disk in a
+    file that the gateway has locked. Only the owner can read it."""
+    stores = await open_stores(OWN)
+    disk = await _put_to_wait(OWN, 999)
+    stored = 0
+
+    async def go_on() -> None:
+        nonlocal stored
+        for number in count():
+            await stores.states.commit(one_run(number))
+            stored += 1
+
+    task = spawn(go_on())
+    await until_async(lambda: stored >= 3)
+    assert await asyncio.to_thread(main, ["backup", "all.tar"]) == 0
+    after = stored
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await disk.close()
+    await stores.close()
+    assert stat.S_IMODE(os.stat("all.tar").st_mode) == 0o600
+    assert set(os.listdir()) == {"all.tar", "gateway.db", "gateway.db-spool"}
+    other = StorageSettings(path="new/gateway.db")
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", other.path)
+    assert await asyncio.to_thread(main, ["restore", "all.tar"]) == 0
+    assert await _waiting(other) == ["r0999"]
+    assert stat.S_IMODE(os.stat("new/gateway.db").st_mode) == 0o600
+    assert 3 <= await _runs(other) <= after
+    assert set(os.listdir("new")) == {"gateway.db", "gateway.db-spool"}
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+
+
+def _repacked(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    """A backup whose files were changed, and packed again."""
+
+    def harm(file: Path) -> None:
+        with tarfile.open(file) as tar:
+            tar.extractall("unpacked", filter="data")
+        (folder,) = Path("unpacked").iterdir()
+        change(folder)
+        with tarfile.open(file, "w:gz") as tar:
+            for each in Path("unpacked").iterdir():
+                tar.add(each, each.name)
+
+    return harm
+
+
+def _with_later_change(folder: Path) -> None:
+    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
+        connection.execute("INSERT INTO migrations VALUES ('core_999_later', 1)")
+
+
+def _damaged(folder: Path) -> None:
+    with (folder / "gateway.db").open("r+b") as file:
+        file.seek(os.path.getsize(file.name) // 2)
+        file.write(b"\xaa" * 40_000)
+
+
+def _outside(file: Path) -> None:
+    with tarfile.open(file, "w:gz") as tar:
+        info = tarfile.TarInfo("../../outside")
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"x"))
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no backup": (lambda file: file.write_text("{}"), "no whole backup"),
+    "missing": (Path.unlink, "no whole backup.*No such file"),
+    "cut off": (lambda file: os.truncate(file, os.path.getsize(file) - 9), "no whole backup"),
+    "a bit": (_flip, "no whole backup"),
+    "another tar": (lambda file: file.write_bytes(gzip.compress(b"\0" * 10240)), "no backup"),
+    "a path outside": (_outside, "no whole backup.*outside"),
+    "newer form": (
+        _repacked(lambda folder: folder.rename("unpacked/gateway-backup-2")),
+        "newer",
+    ),
+    "newer tables": (_repacked(_with_later_change), "newer version.*core_999_later"),
+    "damaged inside": (_repacked(_damaged), "gateway.db is damaged"),
+    "of a server": (
+        _repacked(lambda f: f.rename(f"{f}postgresql")),
+        "another kind of store",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HARM)
+@pytest.mark.parametrize("there", [True, False], ids=["over another", "into nothing"])
+def test_what_cannot_be_restored_changes_nothing(
+    kind: str, there: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is one line that names the file; what is there stays as it is."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    if not there:
+        os.unlink("gateway.db")
+    harm, reason = HARM[kind]
+    harm(Path("all.tar"))
+    before = _seen()
+    capsys.readouterr()
+    assert main(["restore", "all.tar", "--replace"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(reason, line), line
+    assert "all.tar" in line or "gateway.db" in line
+    assert _seen() == before
+
+
+async def test_a_store_in_use_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even when that was asked for; nor is one that is there, unless it was."""
+    await _fill(1)
+    assert await asyncio.to_thread(main, ["backup", "all.tar"]) == 0
+    stores = await open_stores(OWN)
+    assert await asyncio.to_thread(main, ["restore", "all.tar", "--replace"]) == 2
+    assert "'gateway.db' is in use: stop the gateway first" in capsys.readouterr().err
+    await stores.states.commit(one_run(2))
+    await stores.close()
+    assert await asyncio.to_thread(main, ["restore", "all.tar"]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert await _runs() == 2
+    assert set(os.listdir()) == {"all.tar", "gateway.db"}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_was_there_is_kept_beside(damaged: bool) -> None:
+    """The file and what waited for it, under dated names; also a damaged file."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+
+    async def go_on() -> None:
+        await _fill(2)
+        await (await _put_to_wait(OWN, 3)).close()
+
+    asyncio.run(go_on())
+    if damaged:
+        Path("gateway.db").write_bytes(b"no database" * 1000)
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    assert asyncio.run(_runs()) == 1
+    assert asyncio.run(_waiting()) == []
+    (kept,) = Path().glob("gateway.db.replaced-*")
+    (spool,) = Path().glob("gateway.db-spool.replaced-*")
+    assert list(spool.glob("spool-*.db"))
+    if not damaged:
+        assert asyncio.run(_runs(StorageSettings(path=str(kept)))) == 2
+
+
+def test_a_failure_halfway_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be moved leaves everything where it was."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    before = _seen()
+    rename = os.rename
+    refused = list[str]()
+
+    def fails_once(old: str, new: str) -> None:
+        if new == os.path.abspath("gateway.db") and not refused:
+            refused.append(new)
+            raise OSError("the disk is gone")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", fails_once)
+    assert main(["restore", "all.tar", "--replace"]) == 2
+    assert refused
+    assert _seen().keys() == before.keys()
+    assert asyncio.run(_runs()) == 1
+
+
+def test_both_need_the_admin_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the gateway whose store it is; the audit log says who did it."""
+    asyncio.run(_fill(1, key=KEY))
+    assert main(["backup", "all.tar"]) == 2
+    assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
+    assert os.listdir() == ["gateway.db"]
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    assert main(["backup", "all.tar", "--author", "ann"]) == 0
+    monkeypatch.delenv("GATEWAY_ADMIN_KEY")
+    before = _seen()
+    assert main(["restore", "all.tar", "--replace"]) == 2
+    assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
+    assert _seen() == before
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    assert main(["restore", "all.tar", "--replace", "--author", "bob"]) == 0
+    capsys.readouterr()
+    assert main(["audit", "--json"]) == 0
+    assert re.search('"author":"bob".*"act":"restore"', capsys.readouterr().out)
+
+
+def test_a_backup_is_never_made_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor of a database that is not there."""
+    assert main(["backup", "all.tar"]) == 2
+    assert not Path("all.tar").exists()
+    asyncio.run(_fill(1))
+    Path("all.tar").write_text("mine")
+    assert main(["backup", "all.tar"]) == 2
+    assert "'all.tar' is there already" in capsys.readouterr().err
+    assert Path("all.tar").read_text() == "mine"
+
+
+def test_an_older_backup_gets_the_tables_of_this_version() -> None:
+    """Nothing more has to be copied for that: the backup is the copy."""
+    asyncio.run(_fill(1))
+    with closing(apsw.Connection("gateway.db")) as connection:
+        connection.execute(
+            "DROP TABLE saved_views; DELETE FROM migrations WHERE name LIKE 'pages_%'"
+        )
+    assert main(["backup", "all.tar"]) == 0
+    os.unlink("gateway.db")
+    assert main(["restore", "all.tar"]) == 0
+    assert asyncio.run(_runs()) == 1
+
+
+def test_a_server_is_copied_by_its_own_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands put away and back what waits on disk, and print the lines for the database: with
+    its address and options, without the password. The lines work."""
+    first, second = new_database(), new_database()
+
+    def settings(url: str) -> StorageSettings:
+        secret = url.replace("postgres@", "postgres:s3cret%40@").replace("?", "?password=s3cret&")
+        return StorageSettings(url=Secret(secret), spool_path="spool")
+
+    def run(word: str, url: str) -> None:
+        monkeypatch.setenv("GATEWAY_STORAGE__URL", str(settings(url).url))
+        assert main([word, "all.tar"]) == 0
+        said = capsys.readouterr().out
+        assert "s3cret" not in said
+        assert "host=" in said
+        subprocess.run(shlex.split(said.splitlines()[-1]), check=True)
+
+    async def fill() -> None:
+        await _fill(1, settings(first))
+        await (await _put_to_wait(settings(first), 2)).close()
+
+    asyncio.run(fill())
+    programs = os.path.dirname(postgres._program("pg_dump"))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("GATEWAY_STORAGE__SPOOL_PATH", "spool")
+    run("backup", first)
+    asyncio.run(_fill(3, settings(first)))
+    os.rename("spool", "old")
+    run("restore", second)
+    assert asyncio.run(_runs(settings(second))) == 1
+    assert asyncio.run(_waiting(settings(second))) == ["r0002"]
+    assert main(["restore", "all.tar"]) == 2
+    assert "--replace" in capsys.readouterr().err
+    monkeypatch.delenv("GATEWAY_STORAGE__URL")
+    assert main(["restore", "all.tar"]) == 2
+    assert "another kind of store" in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_not_backed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be found when the backup is needed."""
+    asyncio.run(_fill(1))
+    _damaged(Path())
+    assert main(["backup", "all.tar"]) == 2
+    assert "damaged" in capsys.readouterr().err
+    assert os.listdir() == ["gateway.db"]
