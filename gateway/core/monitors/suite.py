@@ -157,7 +157,7 @@ class RobustSuite(Suite[LedgerStep]):
     def _alarm(self, monitor: str, reason: str) -> Alarm:
         entry = getattr(self.monitors[monitor], "entry", None)
         if entry is not None:
-            return alarm_of(monitor, entry)
+            return alarm_of(monitor, f"{entry.ending.name.lower()} {entry.first}", entry)
         return Alarm(
             monitor=monitor,
             entry=monitor,
@@ -174,24 +174,17 @@ SESSION = "session"
 
 def session_alarm(returned: Returned) -> Alarm:
     """The alarm about what has returned in a session."""
-    return Alarm(
-        monitor=SESSION,
-        entry=f"session {returned.first_run}.{returned.first}",
-        sentence=returned.sentence,
-        count=returned.count,
-        first_step=returned.first,
-        newest_step=returned.newest,
-    )
+    return alarm_of(SESSION, f"session {returned.first_run}.{returned.first}", returned)
 
 
-def alarm_of(monitor: str, entry: Entry) -> Alarm:
-    """The alarm about an entry of the ledger. Its name for the entry has no word of the run, and is
-    the same at every gateway: it is stored."""
+def alarm_of(monitor: str, name: str, found: Entry | Returned) -> Alarm:
+    """The alarm about an entry of a ledger. `name` has no word of the run, and is the same at every
+    gateway: it is stored."""
     return Alarm(
         monitor=monitor,
-        entry=f"{entry.ending.name.lower()} {entry.first}",
-        sentence=entry.sentence,
-        count=entry.count,
-        first_step=entry.first,
-        newest_step=entry.newest,
+        entry=name,
+        sentence=found.sentence,
+        count=found.count,
+        first_step=found.first,
+        newest_step=found.newest,
     )

@@ -125,7 +125,6 @@ class Settlement(Value):
 
     claim: Claim  # the reservation that it gives back
     actual: Amounts  # what the call used
-    at: float  # epoch seconds of its end
     unpriced: bool = False  # the cost is unknown and counts as 0
     estimated: bool = False  # `actual` is an estimate, because the provider reported no usage
 
@@ -146,11 +145,21 @@ class Lease(Value):
     number: int  # of its last renewal; an older one is not applied again
     open: Amounts = NOTHING  # reserved for the gateway's calls on their way
     free: Amounts = NOTHING  # for calls to come
+    ended: Amounts = NOTHING  # of its calls that other gateways have ended so far
 
     @property
     def held(self) -> Amounts:
         """Both together."""
         return self.open + self.free
+
+    def without(self, calls: Amounts) -> Lease:
+        """The lease after another gateway has ended these calls. They may have been taken from
+        what was free at the last renewal."""
+        rest = self.open - calls
+        free = self.free - (NOTHING - rest).most(NOTHING)
+        return structs.replace(
+            self, open=rest.most(NOTHING), free=free.most(NOTHING), ended=self.ended + calls
+        )
 
 
 class Report(Value):
@@ -255,25 +264,26 @@ def opened(wanted: Wanted, at: float) -> Account:
 
 def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
     """The accounts that refuse the claim, in its order."""
-    pairs = zip(accounts, claim.accounts, strict=True)
-    found = [(account.key, refused_by(account, wanted, claim)) for account, wanted in pairs]
-    refusals = tuple(Refusal(key=key, metric=metric) for key, metric in found if metric)
+    refusals = tuple(
+        Refusal(key=account.key, metric=metric)
+        for account, wanted in zip(accounts, claim.accounts, strict=True)
+        if (metric := refused_by(account, wanted, claim))
+    )
     return Reserved(accounts=tuple(accounts), refusals=refusals)
 
 
 def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:
     """Addition to a lease, in whole calls: a quarter of what is left at most, but all that wait if
     there is room for them."""
-    calls = asked.calls
     if wanted.stop_at is None:
-        limits = {}
-    else:
-        limits = account.limits_of(wanted.limits)
+        return NOTHING
+    calls = asked.calls
+    limits = account.limits_of(wanted.limits)
     for metric, limit in limits.items():
         each = asked.each.of(metric)
         if each > 0:
             used = account.used(metric, 0.0)
-            bound = limit * (wanted.stop_at or 0.0)
+            bound = limit * wanted.stop_at
             fitting = max(0, int((bound * (1 + _TINY) - used) / each))
             if asked.guessed and metric != "calls" and used <= 0:
                 fitting = max(1, fitting)
@@ -303,14 +313,12 @@ def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
     counted = NOTHING
     if mine is None:
         counted = asked.had
+    else:
+        # Of these its gateway does not know yet.
+        holds = holds.without((mine.ended - holds.ended).most(NOTHING))
     for name, amounts in report.moved.items():
         if name in leases:
-            # The call may have been taken from what its gateway had free when it last renewed.
-            rest = leases[name].open - amounts
-            free = leases[name].free - (NOTHING - rest).most(NOTHING)
-            leases[name] = structs.replace(
-                leases[name], open=rest.most(NOTHING), free=free.most(NOTHING)
-            )
+            leases[name] = leases[name].without(amounts)
         else:
             counted += amounts
     account = charged(account, report.spent - counted, report.estimated - counted)
@@ -383,14 +391,10 @@ class BudgetStore(ABC):
             return False
 
         def change(found: Stored | None) -> Stored:
-            tenant = ""
-            if found:
-                tenant = found.account.tenant
-            fresh = Account(budget=key.budget, subject=key.subject, tenant=tenant)
-            fresh = self.signed(replace(fresh, started_at=at, updated_at=at))
-            if found:
-                return structs.replace(found, account=fresh)
-            return Stored(account=fresh)
+            fresh = Account(budget=key.budget, subject=key.subject, started_at=at, updated_at=at)
+            found = found or Stored(account=fresh)
+            own = replace(fresh, tenant=found.account.tenant)
+            return structs.replace(found, account=self.signed(own))
 
         await self.change({key: change})
         return True

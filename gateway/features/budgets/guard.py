@@ -305,13 +305,11 @@ class BudgetGuard:
             actual = sum((each.claim.estimate for each in held), NOTHING)
         elif unpriced:
             actual = self._priced(actual)
-        now = time.time()
         accounts = tuple[Account, ...]()
         for index, each in enumerate(held):
             end = Settlement(
                 claim=each.claim,
                 actual=NOTHING if index else actual,
-                at=now,
                 unpriced=unpriced and not index,
                 estimated=estimated and not index,
             )

@@ -107,7 +107,7 @@ class _OwnLease:
         self.had = NOTHING  # in the store
         self.usable = NOTHING  # the same, without what is being given back
         self.open = NOTHING
-        self.claims = 0
+        self.ended = NOTHING  # of its calls by other gateways, as far as `open` is without them
         self.report = Report()
         self.own = NOTHING  # spent here since the account began: the store never has less
         self.sending: Renewal | None = None
@@ -150,13 +150,15 @@ class _OwnLease:
         if self.until > claim.at:
             free = self.free
         limits = self.account.limits_of(self.wanted.limits)
-        amounts = [(claim.estimate.of(m), free.of(m)) for m in limits if m not in UNSUMMED]
-        return all(asked <= max(0.0, left) * (1 + 1e-9) + 1e-12 for asked, left in amounts)
+        return all(
+            claim.estimate.of(m) <= max(0.0, free.of(m)) * (1 + 1e-9) + 1e-12
+            for m in limits
+            if m not in UNSUMMED
+        )
 
     def take(self, claim: Claim) -> bool:
         """Give a call its estimate; True when the lease should grow before it is used up."""
         self.open = self.open + claim.estimate
-        self.claims = self.claims + 1
         self.each = claim.estimate
         self.used = True
         if self.short or self.sending is not None or self.usable == NOTHING:
@@ -166,6 +168,12 @@ class _OwnLease:
         limits = self.account.limits_of(self.wanted.limits)
         self.asks = any(free.of(m) < low.of(m) for m in limits if m not in UNSUMMED)
         return self.asks
+
+    def end(self, calls: Amounts) -> None:
+        """Leave calls out of what is open; nothing of the last one is left by rounding."""
+        self.open = self.open - calls
+        if self.open.calls <= 0 and self.open.of("tokens") <= 0:
+            self.open = NOTHING
 
     def renewal(self, lease: str, at: float, until: float, *, closing: bool) -> Renewal:
         """Returns the next renewal to send; if the result of the last one is not known, that one
@@ -178,11 +186,10 @@ class _OwnLease:
         asks = bool(waiting or self.asks) and not closing
         if asks and at - self.asked_at < _SOON_S:
             self.calls = min(_MOST_CALLS, 2 * self.calls)
-        elif asks or idle:
-            if idle:
-                self.calls = _FIRST_CALLS
-            else:
-                self.calls = max(_FIRST_CALLS, self.calls // 2)
+        elif idle:
+            self.calls = _FIRST_CALLS
+        elif asks:
+            self.calls = max(_FIRST_CALLS, self.calls // 2)
         if asks:
             self.asked_at = at
         if idle or self.until <= at:
@@ -207,7 +214,9 @@ class _OwnLease:
         self.sending = Renewal(
             wanted=self.wanted,
             lease=lease,
-            holds=Lease(until=until, number=self.number, open=self.open, free=free),
+            holds=Lease(
+                until=until, number=self.number, open=self.open, free=free, ended=self.ended
+            ),
             had=self.had,
             report=self.report,
             wish=wish,
@@ -227,6 +236,9 @@ class _OwnLease:
         missing = (self.own - self.account.spent - self.report.spent).most(NOTHING)
         if missing.usd > _LEAST_USD or missing.calls or missing.of("tokens"):
             self.report = self.report.plus(Report(spent=missing))
+        more = (mine.ended - self.ended).most(NOTHING)  # a gateway of an earlier version forgets
+        self.end(more)
+        self.ended = self.ended + more
         self.had = self.usable = mine.held
         self.until = mine.until
         self.sending = None
@@ -310,11 +322,7 @@ class BudgetLedger:
             moved = {claim.lease: claim.estimate}
             if claim.lease == self.id:
                 moved = {}
-                lease.claims -= 1  # without any, nothing is to be left by rounding
-                if lease.claims:
-                    lease.open = lease.open - claim.estimate
-                else:
-                    lease.open = NOTHING
+                lease.end(claim.estimate)
             ended = Report(
                 spent=settlement.actual,
                 estimated=settlement.guessed,
@@ -373,8 +381,11 @@ class BudgetLedger:
     async def flush(self, *, closing: bool = False) -> None:
         """Report everything, if that is possible now. `closing`: give the leases back."""
         self._closing = self._closing or closing
-        known = self._leases.values()
-        found = [each for each in known if each.dirty or (closing and each.had != NOTHING)]
+        found = [
+            each
+            for each in self._leases.values()
+            if each.dirty or (closing and each.had != NOTHING)
+        ]
         if found and (closing or self._may_ask()):
             await self._renew(found)
 
@@ -390,8 +401,11 @@ class BudgetLedger:
         if not self._may_ask():
             return
         soon = self._clock() + self._settings().reservation_s / 2
-        found = [e for e in self._leases.values() if e.dirty or e.free != NOTHING]
-        found += [e for e in self._leases.values() if e.open != NOTHING and e.until < soon]
+        found = [
+            e
+            for e in self._leases.values()
+            if e.dirty or e.free != NOTHING or (e.open != NOTHING and e.until < soon)
+        ]
         if self._failing:
             found = found or list(self._leases.values())[:1]
         if found:

@@ -67,9 +67,9 @@ def claim(clock: Clock, limit: int = LIMIT, **more: Any) -> Claim:
     return Claim(id="c", at=clock.now, estimate=CALL, accounts=(wanted,))
 
 
-def end(held: Held, clock: Clock) -> Settlement:
+def end(held: Held) -> Settlement:
     """The end of a call that used what it was expected to."""
-    return Settlement(claim=held.claim, actual=CALL, at=clock.now)
+    return Settlement(claim=held.claim, actual=CALL)
 
 
 def test_a_renewal_that_is_sent_again_changes_nothing() -> None:
@@ -99,7 +99,9 @@ def test_a_renewal_that_is_sent_again_changes_nothing() -> None:
 
 
 STEP = st.tuples(
-    st.sampled_from(["call", "call", "call", "settle", "tend", "die", "wait", "late", "deaf"]),
+    st.sampled_from(
+        ["call", "call", "call", "settle", "moved", "tend", "die", "wait", "late", "deaf"]
+    ),
     st.integers(0, 3),
 )
 
@@ -107,6 +109,7 @@ STEP = st.tuples(
 @examples(150)
 @given(st.lists(STEP, max_size=120))
 @example([("call", 0)] * 5 + [("call", 1), ("die", 1), ("late", 0), ("call", 0)])
+@example([("call", 0), ("tend", 0), ("moved", 0), ("tend", 1), ("call", 0), ("tend", 0)])
 def test_spent_and_leased_stay_within_the_limit(steps: list[tuple[str, int]]) -> None:
     """Any order of calls, ends, reports, deaths, expiries, ends that another gateway reports, and
     renewals that were done without an answer. Calls that were let through are never over."""
@@ -129,12 +132,14 @@ async def _play(steps: list[tuple[str, int]]) -> None:
                 own.append(held)
                 passed += 1
             elif not held.outcome.refusals:
-                await ledger.settle(held, Settlement(claim=held.claim, actual=Amounts(), at=0))
+                await ledger.settle(held, Settlement(claim=held.claim, actual=Amounts()))
         elif step == "settle" and own:
-            await ledger.settle(own[0], end(own.pop(0), clock))
+            await ledger.settle(own[0], end(own.pop(0)))
+        elif step == "moved" and own:
+            await ledgers[which - 1].settle(own[0], end(own.pop(0)))
         elif step == "late" and lost:
             held = lost.pop()
-            await ledger.settle(held, end(held, clock))
+            await ledger.settle(held, end(held))
         elif step == "tend":
             await ledger.tend()
         elif step == "deaf":
@@ -150,10 +155,10 @@ async def _play(steps: list[tuple[str, int]]) -> None:
     store.deaf = False
     clock.now += 100
     for held in lost:
-        await ledgers[0].settle(held, end(held, clock))
+        await ledgers[0].settle(held, end(held))
     for ledger, open_calls in zip(ledgers, under_way, strict=True):
         for held in open_calls:
-            await ledger.settle(held, end(held, clock))
+            await ledger.settle(held, end(held))
         await ledger.flush(closing=True)
         await ledger.flush(closing=True)
     clock.now += 100
@@ -163,13 +168,37 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         assert (account.reserved, account.leased) == (Amounts(), Amounts())
 
 
+async def test_a_call_that_another_gateway_ends_is_reserved_no_more() -> None:
+    """Neither before nor after the gateway that had reserved it reports again; its other calls stay
+    reserved until they end."""
+    store, clock = Counted(), Clock()
+    here, there = [BudgetLedger(store, lambda: SETTINGS, 0.0, clock) for _ in range(2)]
+
+    async def reserved(*tended: BudgetLedger) -> int:
+        for ledger in tended:
+            await ledger.tend()
+        (account,) = await store.accounts([KEY])
+        return account.reserved.calls
+
+    first, second = [await here.reserve(claim(clock, limit=40)) for _ in range(2)]
+    assert await reserved(here) == 2
+    await there.settle(first, end(first))
+    third = await here.reserve(claim(clock, limit=40))
+    assert await reserved(there, here, there) == 2
+    for held in (second, third):
+        await here.settle(held, end(held))
+    assert await reserved(here) == 0
+    (account,) = await here.look(first.claim.accounts)
+    assert (account.spent.calls, account.reserved) == (3, Amounts())
+
+
 async def test_one_statement_for_many_calls() -> None:
     """The more calls there are, the more a statement pays for; the rest is given back."""
     store, clock = Counted(), Clock()
     ledger = BudgetLedger(store, lambda: SETTINGS, 0.0, clock)
     for _ in range(1000):
         held = await ledger.reserve(claim(clock, limit=10_000))
-        await ledger.settle(held, end(held, clock))
+        await ledger.settle(held, end(held))
     assert store.statements <= 50
     await ledger.flush(closing=True)
     (account,) = await store.accounts([KEY])

@@ -61,7 +61,7 @@ async def spend(ledger: BudgetLedger, numbers: Sequence[int]) -> list[bool]:
         held = await ledger.reserve(claim(number))
         passed.append(not held.outcome.refusals)
         if passed[-1]:
-            end = Settlement(claim=held.claim, actual=CALL, at=2.0)
+            end = Settlement(claim=held.claim, actual=CALL)
             await ledger.settle(held, end)
     return passed
 

@@ -132,6 +132,18 @@ async def ends_calls_of_another_gateway(stores: Stores) -> None:
     assert (account.spent, account.reserved) == (used + used, Amounts())
 
 
+async def says_what_others_have_ended(stores: Stores) -> None:
+    """A gateway that reserves a call still, which another one has ended, is told once."""
+    store = kept_budgets(stores)
+    await renew(store, renewal(open=CALL))
+    await renew(store, renewal(lease="g2", spent=CALL, moved={"g1": CALL}))
+    (lease,) = await renew(store, renewal(2, had=CALL, open=CALL * 2))
+    assert (lease.open, lease.ended) == (CALL, CALL)
+    (lease,) = await renew(store, renewal(3, had=CALL, open=CALL, ended=CALL))
+    assert (lease.open, lease.ended) == (CALL, CALL)
+    assert (await _account(store)).reserved == CALL
+
+
 async def never_leases_more_than_fits(stores: Stores) -> None:
     """Of many gateways at once, all together get as much as the limit has room for."""
     store = kept_budgets(stores)
@@ -183,6 +195,7 @@ CHECKS: tuple[Check, ...] = (
     counts_a_report_once,
     counts_an_expired_lease_as_spent_once,
     ends_calls_of_another_gateway,
+    says_what_others_have_ended,
     never_leases_more_than_fits,
     follows_an_operator,
     lists_and_prunes_accounts,
