@@ -10,7 +10,7 @@ import httpx
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from steering_gateway_testing.looping import STEERING, looping_model
-from steering_gateway_testing.patience import until
+from steering_gateway_testing.patience import DEADLINE_MS, until
 from tests.dialects.test_background import ASKED, spent
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL
 
@@ -116,7 +116,9 @@ def test_whoever_sees_the_answer_pays_for_it(
     is asked for it."""
     upstream.default = Reply("Done.", id="resp_1")
     budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
-    here, there = two(gateway_server, {"url": postgres_url}, budgets=[budget])
+    # Counted in memory, because the store takes long, it would be no reservation of both.
+    control = {"store_wait_ms": DEADLINE_MS}
+    here, there = two(gateway_server, {"url": postgres_url}, budgets=[budget], control=control)
     post(here, **ASKED)
 
     def account() -> tuple[int, ...]:
