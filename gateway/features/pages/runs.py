@@ -33,7 +33,6 @@ from gateway.stores.controls import Action, Control
 from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.records import StepRow
-from gateway.stores.redact import MAX_INT
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
@@ -95,16 +94,16 @@ async def show_list(visit: Visit) -> Page:
     older = None
     if among is not None and not matching.every and not found.next_cursor:
         older = visit.query(until=matching.oldest, cursor=None)
-    most = _COUNTED
+    most: int | None = _COUNTED
     if values["every"]:
-        most = MAX_INT - 1
+        most = None
         among = None
     elif runs != RunFilter(tenant=runs.tenant):
         among = matching.sessions
     more = False
     if found.next_cursor or values["cursor"] or older:
         total = await store.count_sessions(runs, side=side, among=among, most=most)
-        more = total > most or (among is not None and not matching.every)
+        more = most is not None and (total > most or not (among is None or matching.every))
     sort = values["sort"]
     order = values["order"]
     sorts = {}
@@ -120,7 +119,7 @@ async def show_list(visit: Visit) -> Page:
     shown: FieldDict = {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
         "side": visit.query(side="true", cursor=None),
-        "total": min(total, most),
+        "total": min(total, most or total),
         "count_all": more and visit.query(every="true"),
         "older": older,
         "matching": matching,

@@ -64,6 +64,7 @@ _FOUND = """r.pk IN (
 
 POSTGRES = SqlForms(
     bytewise='COLLATE "C"',
+    plain='COLLATE "default"',
     find_heads=f"""
         SELECT h.digest, c.id, h.position, h.kind, h.step
         FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d(digest, n)

@@ -38,6 +38,8 @@ class SqlForms(JsonForms):
 
     # The order of bytes, as a suffix of a text expression.
     bytewise: str
+    # The order of the columns that are no names, as such a suffix.
+    plain: str
     # The statement that finds the conversations with some of the hashes `digests` of one root, in
     # the order of these, and the newest conversation first.
     find_heads: str

@@ -18,7 +18,7 @@ from gateway.stores.sql.runs import DURATION, LAST, before_search
 from gateway.stores.sql.usage import severity_sql, where
 from gateway.stores.totals import RunRecord
 from gateway.text.formatting import counted
-from gateway.values import FieldDict, by_name
+from gateway.values import FieldDict, Value, by_name
 
 _NAMED = {
     "session": SESSION,
@@ -43,18 +43,30 @@ _TITLES = (
 )
 
 
+class _Wanted(Value):
+    """The sessions that are asked for."""
+
+    runs: filters.RunFilter  # one of their runs matches
+    side: bool  # instead of sessions what clients asked for themselves
+    among: Sequence[str] | None  # instead of a match: they have one of these ids
+
+
 class SessionStore:
     """Reads sessions. Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        among = engine.forms.among
-        ids = [among(f"c.{name}", "ids", "text") for name in ("id", "root_id", "parent_id")]
         self._filled = {
-            "chosen": f"c.version > 0 AND ({' OR '.join(ids)})",
+            "plain": engine.forms.plain,
+            "chosen": f"c.version > 0 AND {self._chosen('c')}",
             "severity": severity_sql(engine.forms),
             "run_of_job": engine.forms.member("payload", "run"),
         }
+
+    def _chosen(self, table: str) -> str:
+        among = self._engine.forms.among
+        names = [f"{table}.{name}" for name in ("id", "root_id", "parent_id")]
+        return f"({' OR '.join([among(name, 'ids', 'text') for name in names])})"
 
     async def matching(self, runs: filters.RunFilter) -> sessions.Matching:
         """The newest runs that match, at most SPREAD_RUNS."""
@@ -83,19 +95,26 @@ class SessionStore:
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
         invalid cursor."""
         await before_search(self._engine, runs)
+        wanted = _Wanted(runs=runs, side=side, among=among)
         values: FieldDict = {}
-        about = {"key": "c.created_at", "sorted": "", "order": "ASC", "limit": page.limit + 1}
-        condition = self._where(runs, values, side=side, among=among)
-        if by := _SQL.get(f"by_{page.sort}"):
-            about |= {"key": "g.key", "sorted": _SQL["sorted"].format(by=by)}
+        about: FieldDict = {"order": "ASC", "limit": page.limit + 1}
         sign = ">"
         if page.descending:
             about["order"] = "DESC"
             sign = "<"
+        key = "c.created_at, c.id"
+        statement = "listed"
+        if page.sort == "started_at" and not side:
+            condition = self._walked(wanted, values)
+        else:
+            condition = "TRUE"
+            key = "key, session"
+            statement = "ranked"
+            about["grouped"] = self._grouped(wanted, values, _SQL[f"by_{page.sort}"])
         if (after := page.after()) is not None:
             values |= {"after": float(after[0]), "after_id": after[1]}
-            condition += f" AND ({about['key']}, c.id) {sign} (:after, :after_id)"
-        sql = _SQL["listed"].format(where=condition, **about)
+            condition += f" AND ({key}) {sign} (:after, :after_id)"
+        sql = _SQL[statement].format(where=condition, **about)
 
         async def work(connection: Connection) -> sessions.SessionPage:
             rows = await connection.fetch(sql, **values)
@@ -114,13 +133,18 @@ class SessionStore:
         *,
         side: bool = False,
         among: Sequence[str] | None = None,
-        most: int = MAX_INT - 1,
+        most: int | None = None,
     ) -> int:
         """Number of sessions with a run that matches, see `list_sessions`; above `most` it is
         `most` + 1."""
+        wanted = _Wanted(runs=runs, side=side, among=among)
         values: FieldDict = {}
-        condition = self._where(runs, values, side=side, among=among)
-        sql = _SQL["count"].format(where=condition, limit=most + 1)
+        if most is None or side:
+            found = self._grouped(wanted, values, "1")
+        else:
+            condition = self._walked(wanted, values)
+            found = _SQL["counted"].format(where=condition, limit=most + 1)
+        sql = _SQL["count"].format(sessions=found)
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def session(self, name: str, *, tenant: str | None) -> sessions.SessionTree | None:
@@ -155,34 +179,40 @@ class SessionStore:
 
         return await self._engine.view(work)
 
-    def _where(
-        self,
-        runs: filters.RunFilter,
-        values: FieldDict,
-        *,
-        side: bool,
-        among: Sequence[str] | None,
-    ) -> str:
+    def _walked(self, wanted: _Wanted, values: FieldDict) -> str:
         """A condition over `conversations AS c`, which is the top of a session."""
-        kind = "is_session"
-        if side:
-            kind = "is_side"
-        found = [_SQL["top"], _SQL[kind]]
-        if runs.tenant is not None:
-            found.append("c.tenant = :tenant")
-            values["tenant"] = runs.tenant
-        if among is not None:
-            found.append(self._filled["chosen"])
-            values["ids"] = list(among)
-        elif runs != filters.RunFilter(tenant=runs.tenant):
-            # The session's tenant is asked for above: by that of runs all of them would be read.
-            others = structs.replace(runs, tenant=None)
-            matching = where(others, values, self._engine.forms)
-            matches = "matches"
-            if runs.search:
-                matches = "found"
-            found.append(_SQL[matches].format(runs=matching))
-        return " AND ".join(found)
+        conditions = [_SQL["own"]]
+        if matching := self._matching(wanted, values):
+            conditions.append(matching)
+        has_run = [_SQL["has_run"].format(runs=each, **self._filled) for each in conditions]
+        top = _SQL["top"].format(**self._filled)
+        return " AND ".join([top, self._within(wanted, values, "c"), *has_run])
+
+    def _grouped(self, wanted: _Wanted, values: FieldDict, key: str) -> str:
+        """The statement for the ids of the sessions, each with the value of `key`."""
+        having = f"= {int(not wanted.side)}"
+        if matching := self._matching(wanted, values):
+            having += f" AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
+        within = self._within(wanted, values, "m")
+        return _SQL["grouped"].format(key=key, where=within, having=having)
+
+    def _within(self, wanted: _Wanted, values: FieldDict, table: str) -> str:
+        condition = f"{table}.version > 0"
+        if wanted.runs.tenant is not None:
+            values["tenant"] = wanted.runs.tenant
+            condition += f" AND {table}.tenant = :tenant"
+        if wanted.among is not None:
+            values["ids"] = list(wanted.among)
+            condition += f" AND {self._chosen(table)}"
+        return condition
+
+    def _matching(self, wanted: _Wanted, values: FieldDict) -> str:
+        """A condition over `runs AS r`; empty if each run matches. The tenant is asked for
+        elsewhere: by that of runs all of them would be read."""
+        others = structs.replace(wanted.runs, tenant=None)
+        if wanted.among is not None or others == filters.RunFilter():
+            return ""
+        return where(others, values, self._engine.forms)
 
     async def _sessions(
         self, ids: Sequence[str], connection: Connection, most: int = MAX_INT

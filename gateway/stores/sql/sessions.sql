@@ -10,33 +10,23 @@ c.version > 0 AND (c.id = @session OR NOT EXISTS (
     SELECT 1 FROM conversations AS p WHERE p.id = @session AND p.version > 0
 ) AND NOT EXISTS (
     SELECT 1 FROM conversations AS p
-    WHERE (p.root_id = @session OR p.parent_id = @session) AND p.id < c.id
+    WHERE (p.root_id = @session OR p.parent_id = @session {plain}) AND p.id < c.id
 ))
 
 -- = in_tree
-(m.id = @session OR m.root_id = @session OR m.parent_id = @session)
+(m.id = @session OR m.root_id = @session OR m.parent_id = @session {plain})
 
--- = is_session
+-- = own
 -- A person began it, or an agent did something: what a client asks for itself alone is no session.
-EXISTS (
-    SELECT 1 FROM @of_runs WHERE @in_tree
-    AND (r.steps > 0 OR r.task_preview <> '' AND m.agent_kind <> 'side call')
-)
+(r.steps > 0 OR r.task_preview <> '' AND m.agent_kind <> 'side call')
 
--- = is_side
-NOT @is_session AND EXISTS (SELECT 1 FROM @of_runs WHERE @in_tree)
-
--- = matches
+-- = has_run
 -- Asked of each session, so that a page of many that match reads few; from its conversations on, in
--- this order.
+-- this order. With LIMIT and OFFSET no server joins it.
 EXISTS (
     SELECT 1 FROM conversations AS m CROSS JOIN runs AS r
-    WHERE r.conversation_pk = m.pk AND @in_tree AND {runs}
+    WHERE r.conversation_pk = m.pk AND @in_tree AND {runs} LIMIT 1 OFFSET 0
 )
-
--- = found
--- Words are looked up once.
-@session IN (SELECT @session_of_m FROM @of_runs WHERE {runs})
 
 -- = newest
 SELECT @session_of_m, r.started_at, @duration, r.cost_usd, r.calls FROM @of_runs
@@ -44,6 +34,9 @@ WHERE {runs} ORDER BY r.started_at DESC, r.id DESC LIMIT {most}
 
 -- = answers
 CASE WHEN r.steps > r.calls - r.retries THEN r.steps ELSE r.calls - r.retries END
+
+-- = by_started_at
+min(m.created_at)
 
 -- = by_updated_at
 max(@last)
@@ -63,16 +56,24 @@ coalesce(sum(r.cost_usd), -1.0)
 -- = by_peak
 max(r.composite_peak)
 
--- = sorted
-JOIN (SELECT @session_of_m AS session, {by} AS key FROM @of_runs GROUP BY 1) AS g
-ON g.session = @session
+-- = grouped
+-- All sessions by reading each run once.
+SELECT @session_of_m AS session, {key} AS key FROM @of_runs WHERE {where}
+GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
 
 -- = listed
-SELECT @session, {key}, c.id FROM conversations AS c {sorted}
-WHERE {where} ORDER BY {key} {order}, c.id {order} LIMIT {limit}
+SELECT @session, c.created_at, c.id FROM conversations AS c
+WHERE {where} ORDER BY c.created_at {order}, c.id {order} LIMIT {limit}
+
+-- = ranked
+SELECT session, key, session FROM ({grouped}) AS g
+WHERE {where} ORDER BY key {order}, session {order} LIMIT {limit}
 
 -- = count
-SELECT count(*) FROM (SELECT 1 FROM conversations AS c WHERE {where} LIMIT {limit}) AS x
+SELECT count(*) FROM ({sessions}) AS x
+
+-- = counted
+SELECT 1 FROM conversations AS c WHERE {where} LIMIT {limit}
 
 -- = named
 -- The session of an id of a conversation or a run, or of the client's own.

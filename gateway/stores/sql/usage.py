@@ -121,21 +121,21 @@ def _stopper(forms: SqlForms) -> str:
     return _STOPPER.format(error=forms.member(STOP_COLUMNS[0], "error"))
 
 
+_STEPS_IN = "coalesce(CAST(r.counts -> 'states' ->> '{}' AS BIGINT), 0)"
 _SEVERITY = f"""(CASE
-    WHEN r.composite_peak >= {DANGER_COMPOSITE} OR EXISTS (
+    WHEN r.composite_peak >= {DANGER_COMPOSITE} OR {_STEPS_IN.format("SKIP")} > 0
+    OR r.counts -> 'fired' <> '{{{{}}}}' AND EXISTS (
         SELECT 1 FROM {{fired}} WHERE k.key <> '{LENGTH_MONITOR}'
         AND CAST(k.value AS BIGINT) >= {STUCK_STEPS}
-    ) OR EXISTS (SELECT 1 FROM {{states}} WHERE k.key = 'SKIP' AND CAST(k.value AS BIGINT) > 0)
-    THEN 'danger'
-    WHEN r.composite_peak >= {WARN_COMPOSITE} OR EXISTS (SELECT 1 FROM {{fired}})
-    OR EXISTS (SELECT 1 FROM {{states}} WHERE k.key = 'SLOW' AND CAST(k.value AS BIGINT) > 0)
-    THEN 'warn' ELSE 'low'
+    ) THEN 'danger'
+    WHEN r.composite_peak >= {WARN_COMPOSITE} OR r.counts -> 'fired' <> '{{{{}}}}'
+    OR {_STEPS_IN.format("SLOW")} > 0 THEN 'warn' ELSE 'low'
 END)"""
 
 
 def severity_sql(forms: SqlForms) -> str:
     """SQL for `run_severity` of a run."""
-    return _SEVERITY.format(**{name: forms.keys("r.counts", name) for name in ("fired", "states")})
+    return _SEVERITY.format(fired=forms.keys("r.counts", "fired"))
 
 
 async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Connection) -> Facets:

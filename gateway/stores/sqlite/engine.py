@@ -50,6 +50,7 @@ _SCRUB_MS = 60_000  # longest wait for others that write to the file
 
 SQLITE = SqlForms(
     bytewise="",
+    plain="",
     # CROSS JOIN keeps the order of the digests, longest history first, so that LIMIT keeps those.
     find_heads=f"""
         SELECT h.digest, c.id, h.position, h.kind, h.step
