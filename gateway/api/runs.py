@@ -215,7 +215,7 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     payload: FieldDict = {"runs": views, "next_cursor": found.next_cursor}
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
-        payload["spread"] = await request.runtime.runs.spread_runs(runs)
+        payload["spread"] = (await request.runtime.runs.newest_runs(runs)).spread
     return ApiResponse(payload)
 
 

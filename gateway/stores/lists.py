@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from gateway.stores.health import Spread
 from gateway.stores.records import ConversationAbout
 from gateway.stores.totals import RunRecord
 from gateway.values import Value, frozen
@@ -72,6 +73,15 @@ class RunPage:
 
     runs: tuple[RunRecord, ...]  # in the order that was asked for
     next_cursor: str | None  # None on the last page
+
+
+class NewestRuns(Value):
+    """The newest runs that a filter selects, at most SPREAD_RUNS."""
+
+    spread: Spread  # of these runs
+    sessions: tuple[str, ...]  # their ids, in no order
+    every: bool  # no other run matches
+    oldest: float  # epoch seconds, shortly after which no more of them started; 0 without any
 
 
 class ConversationSummary(ConversationAbout):

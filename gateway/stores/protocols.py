@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import ClassVar, Protocol
 
 from gateway.stores.filters import FACET_RUNS, Facets, RunFilter
-from gateway.stores.health import HEALTH_RUNS, HealthSummary, Spread
-from gateway.stores.lists import ConversationPage, PageRequest, RunPage
+from gateway.stores.health import HEALTH_RUNS, HealthSummary
+from gateway.stores.lists import ConversationPage, NewestRuns, PageRequest, RunPage
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun
 from gateway.stores.traces import RunTrace
@@ -146,8 +146,8 @@ class RunStore(Protocol):
     async def count_runs(self, runs: RunFilter) -> int:
         """Number of runs that match."""
 
-    async def spread_runs(self, runs: RunFilter) -> Spread:
-        """Duration, cost and calls of the newest runs that match, see `Spread`."""
+    async def newest_runs(self, runs: RunFilter) -> NewestRuns:
+        """The newest SPREAD_RUNS runs that match: their spread, and their sessions."""
 
     async def index_results(self) -> bool:
         """Bring the results of some newest steps into what `RunFilter.search` finds; whether more

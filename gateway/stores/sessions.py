@@ -6,7 +6,6 @@ from typing import Literal
 from gateway.steering.transcript.client_texts import title_words
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.describe import call_line
-from gateway.stores.health import Spread
 from gateway.stores.records import ConversationAbout, InjectionRow, StepContent, StepRow
 from gateway.stores.severity import Severity
 from gateway.stores.totals import RunRecord, TokenTotals
@@ -22,15 +21,6 @@ SIDE = "side call"
 """The `agent_kind` of a conversation that a client holds for itself: a title, a topic, a quota."""
 Role = Literal["main", "sub_agent", "fork", "side_call"]
 _TITLE = 140  # characters
-
-
-class Matching(Value):
-    """The newest runs that a filter selects, at most SPREAD_RUNS."""
-
-    spread: Spread  # of these runs
-    sessions: tuple[str, ...]  # their ids, in no order
-    every: bool  # no other run matches
-    oldest: float  # epoch seconds, shortly after which no more of them started; 0 without any
 
 
 class SessionSums(TokenTotals):

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, base_url, redirect
-from gateway.features.pages.runs import RunsParameters, row_of
+from gateway.features.pages.runs import RunsParameters, facets_of, row_of
 from gateway.hooks import given
 from gateway.stores import usage
 from gateway.stores.filters import ANY, LIVE, RunFilter
@@ -177,7 +177,7 @@ async def show_time(visit: Visit) -> Page:
     }
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
-    facets = await store.facets(tenant=visit.tenant)
+    facets = await facets_of(visit)
     newest = await store.list_runs(
         RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
     )

@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from gateway.api.operations import kind_of, note, unavailable
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from gateway.runtime import Runtime
+
+T = TypeVar("T")
 
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FOLDER = Path(__file__).parent
@@ -151,6 +154,22 @@ def base_url(visit: Visit) -> str:
     return f"{'https' if secure else 'http'}://{host}"
 
 
+_KEPT_S = 30.0  # most that what `kept` gives is behind
+_MOST_KEPT = 50
+_KEPT: dict[tuple[object, ...], Any] = {}
+
+
+async def kept(visit: Visit, read: Callable[[], Awaitable[T]], *about: object) -> T:
+    """What `read` gives of many runs, read once for all who look within _KEPT_S. `about`: what it
+    depends on besides the tenant."""
+    key = (time.time() // _KEPT_S, visit.runtime.opened.stores, visit.tenant, *about)
+    found = _KEPT.get(key) or await read()
+    if len(_KEPT) >= _MOST_KEPT:
+        _KEPT.clear()
+    _KEPT[key] = found
+    return found
+
+
 Handler = Callable[[Visit], Awaitable[Page]]
 
 
@@ -253,6 +272,8 @@ class PageEndpoint:
         host = host_name(header(scope["headers"], b"host"))
         if host and access.how == "session" and access.operator:
             self._runtime.visited_at = base_url(visit)
+        if form:
+            _KEPT.clear()
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
         store = self._runtime.store_health()

@@ -5,6 +5,7 @@ import hmac
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -23,14 +24,14 @@ from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
 from gateway.features.pages.charts import RunChart
-from gateway.features.pages.pages import FragmentParameters, Page, Visit, redirect
+from gateway.features.pages.pages import FragmentParameters, Page, Visit, kept, redirect
 from gateway.features.pages.views import saved_views
 from gateway.holds import answer_path
 from gateway.hooks import given
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import MODES
 from gateway.stores.controls import Action, Control
-from gateway.stores.filters import FILTERS, OUTCOMES, RunFilter, run_filter
+from gateway.stores.filters import FILTERS, OUTCOMES, Facets, RunFilter, run_filter
 from gateway.stores.learning import KINDS, READER
 from gateway.stores.records import StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
@@ -84,7 +85,7 @@ async def show_list(visit: Visit) -> Page:
     now = time.time()
     page = params.page_request(visit.values)
     # The runs that match are looked up once.
-    matching = await store.matching(runs)
+    matching = await visit.runtime.runs.newest_runs(runs)
     among: tuple[str, ...] | None = None
     if matching.every or (runs.search and page.sort == "started_at"):
         among = matching.sessions
@@ -157,9 +158,14 @@ def chosen(visit: Visit) -> RunFilter:
     return run_filter(visit.values, visit.tenant)
 
 
+async def facets_of(visit: Visit) -> Facets:
+    """The values that occur in the runs of the visitor's tenant."""
+    return await kept(visit, partial(visit.runtime.runs.facets, tenant=visit.tenant), "facets")
+
+
 async def filter_values(visit: Visit) -> FieldDict:
     """The options of each filter, and the chosen ones."""
-    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
+    facets = await facets_of(visit)
     options = {name: choices for name, (_, choices) in FILTERS.items()}
     options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
     options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}

@@ -13,7 +13,6 @@ from gateway.features.reports.results import ExperimentReport
 from gateway.features.reports.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import MODES
-from gateway.stores.filters import RunFilter
 from gateway.tasks import off_loop
 from gateway.values import frozen
 
@@ -51,15 +50,18 @@ async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
 async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSummary]:
     """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
-    known = (await runtime.runs.facets(tenant=tenant)).experiments
-    found = []
-    for name in sorted({*known, running} - {""}):
-        runs = {
-            arm: await runtime.runs.count_runs(RunFilter(tenant=tenant, experiment=name, arm=arm))
-            for arm in MODES
-        }
-        found.append(ExperimentSummary(id=name, running=name == running, runs=runs))
-    return found
+    runs: dict[str, dict[str, int]] = {}
+    if running:
+        runs[running] = {}
+    if runtime.opened.stores.attribution is not None:
+        for name, arm, number in await runtime.opened.stores.attribution.arms(tenant):
+            runs.setdefault(name, {})[arm] = number
+    return [
+        ExperimentSummary(
+            id=name, running=name == running, runs={arm: arms.get(arm, 0) for arm in MODES}
+        )
+        for name, arms in sorted(runs.items())
+    ]
 
 
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from gateway.api.params import TenantParameter, Text, naming
-from gateway.backends import Stores
-from gateway.features.pages.pages import Page, PageRoute, Visit
+from gateway.features.pages.pages import Page, PageRoute, Visit, kept
 from gateway.features.reports.api import (
     current_pilot,
     experiment_report,
@@ -19,8 +19,6 @@ from gateway.features.reports.week import monday_of, read_week
 from gateway.steering.experiments import MODES
 
 _DAY_S = 86_400.0
-_OLD_S = 30.0  # most that the ledger may be behind
-_LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
 
 
 async def show_list(visit: Visit) -> Page:
@@ -70,8 +68,8 @@ async def show_week(visit: Visit) -> Page:
     """One week, by default the last whole one."""
     with naming("date"):
         monday = monday_of(visit.values["date"], time.time())
-    stores = visit.runtime.opened.stores
-    return Page(template="week.html", values=await read_week(stores, monday, visit.tenant))
+    read = partial(read_week, visit.runtime.opened.stores, monday, visit.tenant)
+    return Page(template="week.html", values=await kept(visit, read, "week", monday))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +82,15 @@ class SavingsPart:
 
 
 async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
-    """The part of the page, read once for all who look within `_OLD_S`."""
+    """The part of the page."""
     now = time.time()
-    until = now - now % _OLD_S + _OLD_S
     stores = visit.runtime.opened.stores
-    key = (stores, visit.tenant, until)
-    if key not in _LEDGER:
-        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, tenant=visit.tenant)
-        _LEDGER.clear()
-        _LEDGER[key] = found
-    return SavingsPart(_LEDGER[key])
+
+    async def read() -> SavingsPart:
+        found, _ = await read_savings(stores, now - 7 * _DAY_S, now, tenant=visit.tenant)
+        return SavingsPart(found)
+
+    return await kept(visit, read, "savings")
 
 
 PAGES = (

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
+from math import inf, nextafter
 
 from gateway.stores import (
     codec,
@@ -34,12 +34,12 @@ from gateway.values import FieldDict, Texts, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 LAST = f"coalesce({_ENDED}, r.updated_at)"
-DURATION = f"CASE WHEN {LAST} > r.started_at THEN {LAST} - r.started_at ELSE 0.0 END"
+_DURATION = f"CASE WHEN {LAST} > r.started_at THEN {LAST} - r.started_at ELSE 0.0 END"
 # A cursor has a fraction, which whole numbers are not compared with.
 SORTS = {
     "started_at": "r.started_at",
     "updated_at": "r.updated_at",
-    "duration": DURATION,
+    "duration": _DURATION,
     "steps": "CAST(r.steps AS DOUBLE PRECISION)",
     "tokens": "CAST(r.input_tokens + r.output_tokens AS DOUBLE PRECISION)",
     "cost": "coalesce(r.cost_usd, -1.0)",
@@ -101,7 +101,7 @@ class SQLRunStore:
         self._forms = engine.forms
 
     async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
-        await before_search(self._engine, runs)
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         key = SORTS[page.sort]
@@ -128,29 +128,42 @@ class SQLRunStore:
         return lists.RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
     async def count_runs(self, runs: filters.RunFilter) -> int:
-        await before_search(self._engine, runs)
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
-    async def spread_runs(self, runs: filters.RunFilter) -> health.Spread:
-        await before_search(self._engine, runs)
+    async def newest_runs(self, runs: filters.RunFilter) -> lists.NewestRuns:
+        await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"""
-            SELECT {DURATION}, r.cost_usd, r.calls FROM runs AS r
-            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {health.SPREAD_RUNS}
+            SELECT {_DURATION}, r.cost_usd, r.calls, r.started_at, {codec.SESSION}
+            FROM {codec.RUNS} WHERE {condition}
+            ORDER BY r.started_at DESC, r.id DESC LIMIT {health.SPREAD_RUNS}
         """
-
-        async def work(connection: Connection) -> health.Spread:
-            rows = await connection.fetch(sql, **values)
-            return await connection.computed(health.spread, rows)
-
-        return await self._engine.read(work)
+        rows = await self._engine.fetch(sql, **values)
+        return lists.NewestRuns(
+            spread=health.spread([row[:3] for row in rows]),
+            sessions=tuple({row[4] for row in rows}),
+            every=len(rows) < health.SPREAD_RUNS,
+            oldest=nextafter(rows[-1][3], inf) if rows else 0.0,
+        )
 
     async def index_results(self) -> bool:
-        return await _index_results(self._engine)
+        statement = self._engine.upkeep.index_results
+        done = await self._engine.transact(lambda c: c.value(statement), patient=True)
+        return bool(done == STEPS_AT_ONCE)
+
+    async def _before_search(self, runs: filters.RunFilter) -> None:
+        """Bring in what is new. A database that cannot be written is searched as it is."""
+        if not runs.search:
+            return
+        with suppress(protocols.StoreError):
+            for _ in range(_BATCHES):
+                if not await self.index_results():
+                    return
 
     async def get_run(
         self,
@@ -307,22 +320,6 @@ class SQLRunStore:
             bytes_before=before,
             bytes_after=await _used(engine),
         )
-
-
-async def _index_results(engine: Engine) -> bool:
-    statement = engine.upkeep.index_results
-    done = await engine.transact(lambda c: c.value(statement), patient=True)
-    return bool(done == STEPS_AT_ONCE)
-
-
-async def before_search(engine: Engine, runs: filters.RunFilter) -> None:
-    """Bring in what is new. A database that cannot be written is searched as it is."""
-    if not runs.search:
-        return
-    with suppress(protocols.StoreError):
-        for _ in range(_BATCHES):
-            if not await _index_results(engine):
-                return
 
 
 async def _summarize(

@@ -3,18 +3,17 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from math import inf, nextafter
 
 from msgspec import structs
 
-from gateway.stores import codec, filters, health, lists, sessions
+from gateway.stores import codec, filters, lists, sessions
 from gateway.stores.codec import SESSION, names
 from gateway.stores.learning import JOBS
 from gateway.stores.redact import MAX_INT
 from gateway.stores.severity import SEVERITIES
 from gateway.stores.sql.engine import Connection, Engine
 from gateway.stores.sql.migrations import expanded, parts_of
-from gateway.stores.sql.runs import DURATION, LAST, before_search
+from gateway.stores.sql.runs import LAST
 from gateway.stores.sql.usage import severity_sql, where
 from gateway.stores.totals import RunRecord
 from gateway.text.formatting import counted
@@ -24,7 +23,6 @@ _NAMED = {
     "session": SESSION,
     "session_of_m": SESSION.replace("c.", "m."),
     "last": LAST,
-    "duration": DURATION,
     "run": codec.RUN,
     "runs_of": codec.RUNS,
     "read_title": codec.READ_TITLE,
@@ -68,20 +66,6 @@ class SessionStore:
         names = [f"{table}.{name}" for name in ("id", "root_id", "parent_id")]
         return f"({' OR '.join([among(name, 'ids', 'text') for name in names])})"
 
-    async def matching(self, runs: filters.RunFilter) -> sessions.Matching:
-        """The newest runs that match, at most SPREAD_RUNS."""
-        await before_search(self._engine, runs)
-        values: FieldDict = {}
-        condition = where(runs, values, self._engine.forms)
-        most = health.SPREAD_RUNS
-        rows = await self._engine.fetch(_SQL["newest"].format(runs=condition, most=most), **values)
-        return sessions.Matching(
-            spread=health.spread([row[2:] for row in rows]),
-            sessions=tuple({row[0] for row in rows}),
-            every=len(rows) < most,
-            oldest=nextafter(rows[-1][1], inf) if rows else 0.0,
-        )
-
     async def list_sessions(
         self,
         runs: filters.RunFilter,
@@ -94,7 +78,6 @@ class SessionStore:
         all their runs. `side`: instead of them what clients asked for themselves, without a
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
         invalid cursor."""
-        await before_search(self._engine, runs)
         wanted = _Wanted(runs=runs, side=side, among=among)
         values: FieldDict = {}
         about: FieldDict = {"order": "ASC", "limit": page.limit + 1}

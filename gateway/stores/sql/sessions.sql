@@ -28,10 +28,6 @@ EXISTS (
     WHERE r.conversation_pk = m.pk AND @in_tree AND {runs} LIMIT 1 OFFSET 0
 )
 
--- = newest
-SELECT @session_of_m, r.started_at, @duration, r.cost_usd, r.calls FROM @of_runs
-WHERE {runs} ORDER BY r.started_at DESC, r.id DESC LIMIT {most}
-
 -- = answers
 CASE WHEN r.steps > r.calls - r.retries THEN r.steps ELSE r.calls - r.retries END
 

@@ -156,6 +156,10 @@ async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Conn
     return Facets(**{kind: tuple(sorted(names)) for kind, names in found.items()})
 
 
+_ARMS = """
+SELECT r.experiment, r.arm, count(*) FROM runs AS r
+WHERE r.experiment > '' AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant) GROUP BY 1, 2
+"""
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
 _STARTED_HOUR = "(CAST(floor(r.started_at / 3600) AS BIGINT) * 3600)"
 _AMOUNTS = ("cost_usd", *AMOUNTS)
@@ -294,3 +298,7 @@ class AttributionStore:
         """
         rows = await self._engine.fetch(sql, **values)
         return tuple([usage.Group(value=str(row[0]), sums=usage.sums_of(row[1:])) for row in rows])
+
+    async def arms(self, tenant: str | None) -> Sequence[Row]:
+        """The runs of each experiment by arm: its id, the arm, their number."""
+        return await self._engine.fetch(_ARMS, tenant=tenant)

@@ -142,7 +142,7 @@ async def searches_results_of_tools(stores: Stores) -> None:
 
 async def spreads_runs(stores: Stores) -> None:
     """Median and 95th percentile of what has a value."""
-    nothing = await stores.runs.spread_runs(EVERY)
+    nothing = (await stores.runs.newest_runs(EVERY)).spread
     assert (nothing.runs, nothing.p50) == (0, dict.fromkeys(SPREAD))
     for number in range(1, 21):
         took = records.START + number * 2
@@ -150,10 +150,10 @@ async def spreads_runs(stores: Stores) -> None:
             number, steps=(records.a_step(1, call=records.a_chat(cost_usd=None)),), updated_at=took
         )
         await stores.states.commit(call)
-    found = await stores.runs.spread_runs(EVERY)
+    found = (await stores.runs.newest_runs(EVERY)).spread
     assert (found.runs, found.p50["cost_usd"], found.p95["calls"]) == (20, None, 1)
     assert (found.p50["duration_s"], found.p95["duration_s"]) == (10, 19)
-    assert (await stores.runs.spread_runs(RunFilter(agent="nobody"))).runs == 0
+    assert ((await stores.runs.newest_runs(RunFilter(agent="nobody"))).spread).runs == 0
 
 
 async def forgets_the_words_of_removed_runs(stores: Stores) -> None:

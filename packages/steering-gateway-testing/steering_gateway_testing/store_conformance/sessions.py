@@ -95,9 +95,9 @@ async def a_filter_names_its_sessions(stores: Stores) -> None:
         await stores.states.commit(records.one_run(number))
     await stores.states.commit(_in_tree(records.one_run(5, agent="other"), "c0002", "c0002"))
     store = _store(stores)
-    nothing = await store.matching(RunFilter(agent="nobody"))
+    nothing = await stores.runs.newest_runs(RunFilter(agent="nobody"))
     assert (nothing.sessions, nothing.every, nothing.spread.runs) == ((), True, 0)
-    found = await store.matching(RunFilter(agent="other"))
+    found = await stores.runs.newest_runs(RunFilter(agent="other"))
     assert (found.sessions, found.every, found.spread.runs) == (("c0002",), True, 1)
     assert found.oldest > (await _one(stores, "c0002")).runs[0].started_at
     wanted = ("c0001", "c0002")
