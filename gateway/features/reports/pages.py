@@ -37,7 +37,8 @@ async def show_list(visit: Visit) -> Page:
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
     experiment = visit.scope["path_params"]["experiment_id"]
-    return _results(await experiment_report(visit.runtime, experiment, visit.tenant))
+    read = partial(experiment_report, visit.runtime, experiment, visit.tenant)
+    return _results(await kept(visit, read, "experiment", experiment))
 
 
 async def show_pilot(visit: Visit) -> Page:
@@ -82,7 +83,7 @@ class SavingsPart:
 
 
 async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
-    """The part of the page."""
+    """The part of the page Now."""
     now = time.time()
     stores = visit.runtime.opened.stores
 

@@ -15,12 +15,14 @@ import httpx
 import pytest
 
 from gateway.features.pages import health as health_page
+from gateway.features.pages import pages
 from gateway.features.pages import runs as list_page
 from gateway.stores import health
 from gateway.stores.sqlite import engine
 from steering_gateway_testing.many_runs import write_runs
 from tests.api.conftest import Start
 
+ADMIN = "gw-admin-1234567890"
 MOST = 10
 """What the pages read at most in these tests."""
 PAGES = (
@@ -113,3 +115,41 @@ def test_a_bounded_page_leads_on_to_all_that_match(
     assert "all of them" in httpx.get(f"{server.url}/dashboard/health").text
     health_of_all = httpx.get(f"{server.url}/dashboard/health?every=true").text
     assert "more match" not in health_of_all
+
+
+REPORTS = {
+    "/dashboard/week": "GROUP BY r.agent",
+    "/dashboard/experiments/routing-2": "Columns of one run as reports read it",
+    "/dashboard/runs": "WITH newest AS",
+}
+"""Pages with a part that is read once for all who look, and words of its statement."""
+
+
+def test_a_report_is_read_once_for_all_who_look_until_somebody_changes_something(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look reads nothing of it; after a form was sent it is read again."""
+    path = str(tmp_path / "many.db")
+    asyncio.run(write_runs(path, runs=20, steps=4, now=time.time()))
+    server = start(storage={"path": path, "retention_days": 0}, auth={"admin_key": ADMIN})
+    monkeypatch.setattr(pages, "_KEPT_S", 1e12)
+    statements: list[str] = []
+    plain = engine._rows
+
+    def counted(statement: str, values: Any, connection: Any) -> Sequence[Any]:
+        statements.append(statement)
+        return plain(statement, values, connection)
+
+    monkeypatch.setattr(engine, "_rows", counted)
+    view = {"name": "mine", "query": "", "action": "save"}
+    with httpx.Client(base_url=server.url, headers={"x-gateway-key": ADMIN}) as admin:
+        for page, words in REPORTS.items():
+            reads = []
+            for look in range(3):
+                if look == 2:
+                    assert admin.post("/dashboard/views", data=view).status_code == 303
+                statements.clear()
+                assert admin.get(page).status_code == 200
+                reads.append(sum(words in statement for statement in statements))
+            assert reads[0] > 0, page
+            assert reads == [reads[0], 0, reads[0]], page
