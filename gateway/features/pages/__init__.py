@@ -6,5 +6,6 @@ OFFERS = (
     "pages:Page",
     "pages:PageRoute",
     "pages:Visit",
+    "pages:kept",
     "pages:redirect",
 )

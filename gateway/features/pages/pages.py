@@ -160,8 +160,8 @@ _KEPT: dict[tuple[object, ...], Any] = {}
 
 
 async def kept(visit: Visit, read: Callable[[], Awaitable[T]], *about: object) -> T:
-    """What `read` gives of many runs, read once for all who look within _KEPT_S. `about`: what it
-    depends on besides the tenant."""
+    """The result of `read`, read once for all who look within _KEPT_S. `about`: what it depends on
+    besides the tenant."""
     key = (time.time() // _KEPT_S, visit.runtime.opened.stores, visit.tenant, *about)
     found = _KEPT.get(key) or await read()
     if len(_KEPT) >= _MOST_KEPT:
