@@ -18,20 +18,15 @@ def level_y(value: float, height: float, margin: float = 4) -> float:
     return round(margin + (height - 2 * margin) * (1 - value), 2)
 
 
-def slot_path(
-    values: Sequence[float | None], height: float, margin: float, dots: bool = False
-) -> str:
-    """The path through values in [0, 1], each in the middle of its slot, broken where one is None;
-    or a dot at each."""
+def slot_path(values: Sequence[float | None], height: float, margin: float) -> str:
+    """The path through values in [0, 1], each in the middle of its slot, broken where one is
+    None."""
     parts = []
     down = False
     for slot, value in enumerate(values):
         if value is not None:
             place = f"{slot + 0.5:g} {level_y(value, height, margin):g}"
-            if dots:
-                parts.append(f"M{place}h.0001")
-            else:
-                parts.append(f"{'L' if down else 'M'}{place}")
+            parts.append(f"{'L' if down else 'M'}{place}")
         down = value is not None
     return " ".join(parts) or "M0 0"
 

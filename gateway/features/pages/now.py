@@ -20,7 +20,6 @@ from gateway.stores.severity import SEVERITIES
 from gateway.stores.totals import plus
 from gateway.stores.under_way import LIVE_RUNS, LIVE_S, LONGEST_S, LiveQuery, LiveRun
 from gateway.stores.usage import UsagePoint, UsageQuery, bucket_start
-from gateway.text import formatting
 from gateway.text.formatting import amount
 from gateway.values import FieldDict
 
@@ -166,14 +165,15 @@ async def show_time(visit: Visit) -> Page:
     shown: FieldDict = {
         "title": "Over time",
         "panels": list(panels(rows)),
+        "starts": starts,
+        "width": width,
+        "within": visit.query(fragment=None, bucket=None, by=None).removeprefix("?"),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
         "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
         "total": total,
         "by": query.by,
         "bucket": bucket,
         "label": label,
-        "first": label(starts[0]),
-        "last": label(starts[-1]),
     }
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
@@ -230,34 +230,25 @@ Row = Sequence[usage.UsagePoint | None]  # the points of one name by bucket; Non
 
 
 _PANELS = (
-    ("Cost", "cost_usd", formatting.money),
-    ("Tokens", "tokens", formatting.count),
-    ("Calls", "calls", formatting.count),
-    ("Success", "success_rate", formatting.percent),
-    ("Alarms", "alarms", formatting.count),
-    ("Input from cache", "cached_share", formatting.percent),
-    ("Mean latency", "mean_latency_s", formatting.seconds),
-    ("Failed calls", "errors", formatting.count),
-    ("Unsteered calls", "unsteered", formatting.count),
+    ("Cost", "cost_usd", "usd"),
+    ("Tokens", "tokens", "count"),
+    ("Calls", "calls", "count"),
+    ("Success", "success_rate", "percent"),
+    ("Alarms", "alarms", "count"),
+    ("Input from cache", "cached_share", "percent"),
+    ("Mean latency", "mean_latency_s", "seconds"),
+    ("Failed calls", "errors", "count"),
+    ("Unsteered calls", "unsteered", "count"),
 )
-"""The charts of the page: title, value of a point, and how that is shown."""
-_STACKED = (formatting.money, formatting.count)  # what is added up is drawn as bars, else as lines
+"""The charts of the page: title, value of a point, and its unit: shares and seconds are drawn as
+lines, what can be added up as bars."""
 
 
 def panels(rows: Sequence[Row]) -> Iterator[FieldDict]:
-    """Every chart of the page: title, shares of its highest value by name, then by bucket, and
-    that value."""
-    for title, name, show in _PANELS:
-        found = [[point and getattr(point, name) for point in row] for row in rows]
-        bars = show in _STACKED
-        top = max((value or 0.0 for row in found for value in row), default=0.0)
-        if bars:
-            columns = zip(*found, strict=True)
-            top = max((sum(filter(None, column)) for column in columns), default=0.0)
-        elif show is formatting.percent:
-            top = 1.0
-        shares = [[value and value / top for value in row] for row in found]
-        yield {"title": title, "bars": bars, "shares": shares, "top": show(top)}
+    """Every chart of the page: title, unit, and its values by name, then by bucket."""
+    for title, name, unit in _PANELS:
+        values = [[point and getattr(point, name) for point in row] for row in rows]
+        yield {"title": title, "unit": unit, "values": values}
 
 
 def label_of(bucket: str) -> Any:

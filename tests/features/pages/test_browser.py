@@ -347,6 +347,56 @@ async def test_keys_lead_through_a_list(start: Start, upstream: ScriptedUpstream
     await quiet(tab, server)
 
 
+async def test_a_chart_over_time_is_read_zoomed_and_followed(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """The pointer reads a bucket on every chart, a drag shows a part until a button shows all, and
+    a click lists the sessions that began then."""
+    server = start()
+    a_finished_run(server, upstream, task="Draw a chart")
+    with client_of(server) as client:
+        [run] = client.get("/api/runs").json()["runs"]
+    await tab.look(width=1440)
+    await tab.open(f"{server.url}/dashboard/time?bucket=hour&by=model")
+    await tab.until("document.querySelectorAll('.panel canvas').length === 9")
+
+    async def mouse(kind: str, share: float) -> None:
+        """At a share of the width of the chart of calls."""
+        at = await tab.js(
+            "(() => { const b = document.querySelectorAll('.u-over')[2].getBoundingClientRect();"
+            f"return [b.left + b.width * {share}, b.top + b.height / 2]; }})()"
+        )
+        await tab.send(
+            "Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1
+        )
+
+    newest = 47.5 / 48  # the middle of the last of 48 hours
+    foot = "document.querySelectorAll('.panel-foot')[{}].textContent"
+    await mouse("mouseMoved", newest)
+    calls = run["totals"]["calls"]
+    await tab.until(f"{foot.format(2)}.endsWith(': gpt-4o {calls}')")
+    assert await tab.js(f"{foot.format(7)}.endsWith('gpt-4o 0')")  # another chart, the same hour
+
+    await mouse("mousePressed", 0.5)
+    await mouse("mouseMoved", 0.99)
+    await mouse("mouseReleased", 0.99)
+    await tab.until("document.querySelector('#time-all').checkVisibility()")
+    await mouse("mouseMoved", 0.01)
+    from_the_middle = await tab.js(foot.format(2))
+    await tab.js("document.querySelector('#time-all').click()")
+    assert await tab.js("document.querySelector('#time-all').checkVisibility()") is False
+    await mouse("mouseMoved", 0.01)
+    await tab.until(f"{foot.format(2)} < '{from_the_middle}'")
+
+    await mouse("mouseMoved", newest)
+    for kind in ("mousePressed", "mouseReleased"):
+        await mouse(kind, newest)
+    await tab.until("location.pathname === '/dashboard/runs' && !!document.querySelector('h1')")
+    assert "since=" in await tab.js("location.search")
+    assert "Draw a chart" in await tab.js("document.querySelector('main').innerText")
+    await quiet(tab, server)
+
+
 async def test_the_menu_of_a_phone_needs_no_script(start: Start, tab: Tab) -> None:
     """Every page is one tap away at 390 pixels, and nothing of the menu is cut."""
     server = start()
