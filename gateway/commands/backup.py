@@ -18,7 +18,7 @@ from gateway.commands.declared import declare
 from gateway.commands.store import answer, reported, run_on
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
-from gateway.errors import ConfigError
+from gateway.errors import BadRequest, ConfigError
 
 _FORMAT = "gateway-backup-1"
 """The folder in a backup that has everything, before the kind of its store; with its form."""
@@ -41,7 +41,7 @@ def _say(args: argparse.Namespace, storage: StorageSettings, text: str, *, serve
     if storage.url:
         line = f"{server} '{args.file}.dump' -d '{_PASSWORD.sub('', storage.url)}'"
         text += f"; the database itself, with its password in PGPASSWORD:\n{line}"
-    answer(args, {"path": args.file, "ok": True}, text)
+    answer(args, {"path": args.file}, text)
 
 
 def _pack(storage: StorageSettings, file: str) -> None:
@@ -67,7 +67,7 @@ def _restore(args: argparse.Namespace) -> None:
     kept = ""
     if args.replace:
         kept = f".replaced-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    with reported():
+    with reported(BadRequest):
         settings = load_settings(args.config, upstreams=False)
         storage = settings.storage
         place = Path(storage.file or storage.spool_folder)

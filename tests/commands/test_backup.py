@@ -275,6 +275,8 @@ def test_both_need_the_admin_key(
     assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
     assert _seen() == before
     monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    assert main(["restore", "all.tar", "--replace", "--author", "gateway"]) == 2
+    assert "state a person's name" in capsys.readouterr().err
     assert main(["restore", "all.tar", "--replace", "--author", "bob"]) == 0
     capsys.readouterr()
     assert main(["audit", "--json"]) == 0
