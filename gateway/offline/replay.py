@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import orjson
 
@@ -29,9 +29,11 @@ from gateway.values import Fields, Texts, frozen
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
-CHUNKS_AHEAD = 4
+_AHEAD = 16  # items for each process that may be done before they are taken
 
 Line = tuple[str, str]  # the place of a recording, and its text
+T = TypeVar("T")
+R = TypeVar("R")
 Answers = Callable[[ReplayPolicy], AbstractContextManager[LookUps]]
 
 
@@ -92,20 +94,26 @@ def replay_lines(
     jobs = jobs or os.cpu_count() or 1
     rest = chain(first, lines)
     chunks = iter(lambda: list(islice(rest, CHUNK_RUNS)), [])
-    if jobs == 1 or len(first) < IN_PROCESS_RUNS:
-        for chunk in chunks:
-            yield from work(chunk)
+    if len(first) < IN_PROCESS_RUNS:
+        jobs = 1
+    yield from chain.from_iterable(in_processes(work, chunks, jobs))
+
+
+def in_processes(work: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
+    """The results of `work`, in the order of the items, by so many processes; 1 = by this one."""
+    if jobs == 1:
+        yield from map(work, items)
         return
     # A forked child would inherit the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting: deque[Future[list[Replayed]]] = deque()
-        for chunk in chunks:
-            waiting.append(pool.submit(work, chunk))
-            if len(waiting) > jobs * CHUNKS_AHEAD:
-                yield from waiting.popleft().result()
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > jobs * _AHEAD:
+                yield waiting.popleft().result()
         while waiting:
-            yield from waiting.popleft().result()
+            yield waiting.popleft().result()
 
 
 def run_replay(

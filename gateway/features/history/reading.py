@@ -2,13 +2,12 @@
 
 Many are read in parallel, one file at a time, and only the readings are kept."""
 
-import multiprocessing
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import PurePath
 from typing import TextIO
 
@@ -20,12 +19,12 @@ from gateway.core.fsm import FSMState
 from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
-from gateway.features.history.orders import orders_of
 from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
-from gateway.steering.sub_agents import Order, prompt_digest
+from gateway.offline.replay import in_processes
+from gateway.steering.sub_agents import Order, orders_in, prompt_digest
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import StepChange, StepReader
@@ -184,7 +183,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
             compactions=len(session.compactions),
             ending=ending_of(session),
         ),
-        orders=tuple(orders_of(session.messages)),
+        orders=tuple([replace(o, task=mask_repeated(o.task)) for o in orders_in(session.messages)]),
         alarms=alarms,
         places=tuple(_places(alarms, human)),
     )
@@ -346,18 +345,10 @@ def read_file(found: Found, policy: Policy) -> FileReadings:
 def read_all(
     found: Sequence[Found], policy: Policy, *, err: TextIO, jobs: int | None = None
 ) -> Iterator[FileReadings]:
-    """Read the files; `jobs` processes, None = one per core. The order is that of completion."""
+    """Read the files in their order; `jobs` processes, None = one per core."""
     jobs = jobs or os.cpu_count() or 1
-    size = sum(each.size for each in found)
+    if sum(each.size for each in found) < IN_PROCESS_BYTES:
+        jobs = 1
     with progress_bar(err) as bar:
-        readings: Iterable[FileReadings]
-        if jobs == 1 or size < IN_PROCESS_BYTES:
-            readings = (read_file(each, policy) for each in found)
-            yield from bar.track(readings, total=len(found), description="reading sessions")
-            return
-        # A forked child would inherit the progress bar's threads.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            futures = [pool.submit(read_file, each, policy) for each in found]
-            done = (future.result() for future in as_completed(futures))
-            yield from bar.track(done, total=len(found), description="reading sessions")
+        readings = in_processes(partial(read_file, policy=policy), found, jobs)
+        yield from bar.track(readings, total=len(found), description="reading sessions")

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from gateway.features.history.log_file import Unread
+from gateway.features.history.log_file import LogFile, Unread
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.coerce import as_int, as_number, as_text, text_at
+from gateway.wire.coerce import as_int, as_mapping, as_number, as_text, text_at
 from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
@@ -216,6 +217,16 @@ def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
             session.id = f"{session.id}/{name}"
         if session.messages:
             yield session
+
+
+def order_beside(log: LogFile) -> Order:
+    """The order that newer versions of some clients write into a file beside a sub-agent's log."""
+    path = log.path.with_name(f"{log.stem}.meta.json")
+    if not path.is_file():
+        return Order()
+    noted = as_mapping(LogFile(path).document())
+    task = mask_repeated(text_at(noted, "description"))
+    return Order(kind=text_at(noted, "agentType"), task=task)
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

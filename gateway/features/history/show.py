@@ -6,6 +6,7 @@ import orjson
 from msgspec.structs import asdict
 from rich.console import Console
 
+from gateway.api.views import picked
 from gateway.core.decision_settings import Policy
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found
@@ -81,19 +82,14 @@ def session_view(reading: SessionReading) -> FieldDict:
     """The reading in JSON types: counts, tokens, cost, alarms, and what was not read."""
     tokens = reading.tokens
     return {
-        "id": reading.id,
-        "agent": reading.agent,
-        "version": reading.version,
-        "project": reading.project,
+        **picked(reading, "id", "agent", "version", "project", "title", "steps", "lines"),
         "parent": reading.parent or None,
         "kind": reading.order.kind or None,
         "task": reading.order.task or None,
-        "title": reading.title,
         "file": reading.path,
         "started": None if reading.started is None else iso(reading.started),
         "ended": None if reading.ended is None else iso(reading.ended),
         "models": sorted({call.model for call in reading.calls if call.model}),
-        "steps": reading.steps,
         "calls": reading.tool_calls,
         "said": reading.acts("message"),
         "interrupts": reading.acts("interrupt"),
@@ -107,6 +103,5 @@ def session_view(reading: SessionReading) -> FieldDict:
         "unpriced": sorted({c.model for c in reading.calls if c.usd is None and c.tokens.total}),
         "alarms": [asdict(alarm) for alarm in reading.alarms],
         "success": reading.outcome,
-        "lines": reading.lines,
         "unread": [unread._asdict() for unread in reading.unread],
     }

@@ -9,8 +9,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.orders import order_beside
-from gateway.features.history.session import ModelCall, Session, family, joined, own_id
+from gateway.features.history.session import (
+    ModelCall,
+    Session,
+    family,
+    joined,
+    order_beside,
+    own_id,
+)
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection

@@ -7,6 +7,7 @@ goes from a `step-start` to a `step-finish` part, which has its tokens and its p
 import json
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -36,19 +37,8 @@ from gateway.wire.coerce import (
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
-_KINDS = (
-    "text",
-    "reasoning",
-    "tool",
-    "file",
-    "step-start",
-    "step-finish",
-    "snapshot",
-    "patch",
-    "agent",
-    "retry",
-    "subtask",
-    "compaction",
+_KINDS = re.compile(
+    r"text|reasoning|tool|file|step-(?:start|finish)|snapshot|patch|agent|retry|subtask|compaction"
 )
 """Types of parts. Source: the program's own schema, version 1.18."""
 _TEXTS = ("text", "reasoning")
@@ -155,7 +145,7 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
     for message, parts in messages:
         at = session.at(mapping_at(message, "time").get("created"))
         for kind in (text_at(part, "type") for part in parts):
-            if kind not in _KINDS:
+            if not _KINDS.fullmatch(kind):
                 log.skip(f"unknown type of part {kind!r}")
         if message.get("role") == "user":
             _user(session, parts, at)
@@ -212,7 +202,9 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
 
 
 def _answer(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:
-    of = {kind: [part for part in parts if part.get("type") == kind] for kind in _KINDS}
+    of = defaultdict[str, list[_Object]](list)
+    for part in parts:
+        of[text_at(part, "type")].append(part)
     if not (of["text"] or of["tool"] or of["step-finish"]):
         return  # the call failed or was stopped before the model answered
     finish = next(iter(of["step-finish"]), message)

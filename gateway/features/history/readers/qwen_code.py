@@ -6,9 +6,15 @@ own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that rea
 from collections.abc import Iterable
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.orders import order_beside
 from gateway.features.history.readers.gemini_cli import parts_text, response_text
-from gateway.features.history.session import Session, add_call, chat_usage, family, token_counts
+from gateway.features.history.session import (
+    Session,
+    add_call,
+    chat_usage,
+    family,
+    order_beside,
+    token_counts,
+)
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import mapping_at, mappings_at, text_at
 
