@@ -306,7 +306,7 @@ async def keep_outcome(
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
     runtime.log.info("outcome reported", **what)
     if access and access.controls:  # a person's; agents report their own
-        values = {"outcome": body.outcome, "score": body.score, "comment": body.comment}
+        values = body.model_dump()
         await note(runtime, access, "outcome", act="report", subject=run.id, said=values)
     return run.id
 

@@ -31,7 +31,6 @@ from gateway.stores.traces import RunTrace
 from gateway.text import formatting
 from gateway.text.page import rendered
 from gateway.text.sanitize import one_line
-from gateway.text.svg import stretches
 from gateway.values import FieldDict
 
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
@@ -251,17 +250,8 @@ def _without_outcome(run: RunRecord) -> str:
 
 def _print_run(trace: RunTrace) -> None:
     console = Console(highlight=False)
-    states = []
-    for first, length, state in stretches(step.state for step in trace.steps):
-        part = trace.steps[first : first + length]
-        hardest = max(part, key=lambda step: step.difficulty or 0.0)
-        states.append((state, part[0].step_index, part[-1].step_index, hardest))
-    monitors = []
-    for name in dict.fromkeys(name for step in trace.steps for name in step.scores):
-        highest = max(step.scores.get(name) or 0.0 for step in trace.steps)
-        fired = [step.step_index for step in trace.steps if name in step.fired]
-        monitors.append((name, highest, fired))
-    values = {"trace": trace, "states": states, "monitors": monitors, "labels": KIND_LABELS}
+    monitors = dict.fromkeys(name for step in trace.steps for name in step.scores)
+    values = {"trace": trace, "monitors": monitors, "labels": KIND_LABELS}
     for line in rendered(TEMPLATES, "run.txt", values).splitlines():
         style = formatting.STATE_COLOURS.get(line.partition(" ")[0], "")
         console.print(Text(line, style=style), soft_wrap=True)

@@ -7,8 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from gateway.core.step import Action
+from gateway.data_files import read_text
 from gateway.reporting.trace_state import trace_state
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
@@ -19,42 +21,11 @@ from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")
 MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}
-_OF_TREE = ("id", "session_id", "conversation_id")
-_OF_RUN = (*_OF_TREE, "tenant", "key_name", "agent", "model_requested", "mode")
-_OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", "ended_at")
-_OF_TOTALS = (
-    "steps",
-    "calls",
-    "errors",
-    "retries",
-    "injections",
-    "input_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost_usd",
-    "saved_usd",
-    "unpriced_calls",
-    "composite_peak",
-    "latency_s",
-)
-_ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
-# The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
-# tokens and cost that no provider has reported.
-RUN_COLUMNS = (
-    *_OF_RUN,
-    *_OF_END,
-    *_OF_TOTALS,
-    "tags",
-    "task_preview",
-    "interventions",
-    "handed_over",
-    *_ESTIMATED,
-    "stopped",
-    "stopped_at",
-    "stopped_why",
-)
+# The columns of runs as CSV; `tags` is `team=web;env=prod`. Those of `estimated_` are the parts of
+# calls, tokens and cost that no provider has reported.
+_ESTIMATED = ("calls", "tokens", "cost_usd")
+_NOT_STOPPED: FieldDict = {"stopped": "", "stopped_at": None, "stopped_why": ""}
+RUN_COLUMNS = read_text(__package__, "run_columns.txt").split()
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
 
@@ -71,19 +42,19 @@ def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes
 
 def run_row(run: RunRecord) -> list[Any]:
     """One run in the order of RUN_COLUMNS."""
-    tags = ";".join(f"{name}={value}" for name, value in run.tags.items())
-    values = [getattr(run, name) for name in (*_OF_RUN, *_OF_END)]
-    values += [getattr(run.totals, name) for name in _OF_TOTALS]
-    estimated = [run.totals.estimated.get(name, 0) for name in _ESTIMATED.values()]
-    return [
-        *values,
-        tags,
-        run.task_preview,
-        sum(run.totals.human.values()),
-        run.handed_over,
-        *estimated,
-        *((s.words, s.at, s.why) if (s := run.stopped) else ("", None, "")),
-    ]
+    totals = run.totals
+    values = {
+        **asdict(run),
+        **asdict(totals),
+        **{f"estimated_{name}": totals.estimated.get(name, 0) for name in _ESTIMATED},
+        "tags": ";".join(f"{name}={value}" for name, value in run.tags.items()),
+        "interventions": sum(totals.human.values()),
+        "handed_over": run.handed_over,
+        **_NOT_STOPPED,
+    }
+    if stop := run.stopped:
+        values |= {"stopped": stop.words, "stopped_at": stop.at, "stopped_why": stop.why}
+    return [values[name] for name in RUN_COLUMNS]
 
 
 def group_lines(by: str, groups: Sequence[Group]) -> bytes:

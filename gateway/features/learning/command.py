@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import answer, kept, permit, say
+from gateway.commands.store import answer, as_line, kept, permit, say
 from gateway.config import Settings
 from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
@@ -26,10 +26,11 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.records import PromptMessage
 from gateway.text.formatting import counted
-from gateway.text.sanitize import one_line
+from gateway.text.page import rendered
 from gateway.values import FieldDict
 
 _MOST = 100_000
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def add_parser(commands: Any) -> None:
@@ -90,14 +91,10 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
         await permit(stores, args)
         await _export_rules(stores, args.export, rows)
         return
+    if not args.json:
+        return say(rendered(_TEMPLATES, "rules.txt", {"rows": rows}).rstrip())
     for row in rows:
-        said = f"{row['typed']} by {row['author'] or 'somebody'}"
-        row["typed"] = asdict(row["typed"])
-        why = one_line(row["why_not_active"] or row["reason"], 60)
-        line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
-        answer(args, row, f"{line}{one_line(row['advice'], 120)}  {why}")
-    if not rows and not args.json:
-        say("nobody has stated a rule yet")
+        say(as_line({**row, "typed": asdict(row["typed"])}))
 
 
 async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) -> None:
