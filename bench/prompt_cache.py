@@ -32,16 +32,16 @@ from bench import recorded
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.core.acting import ActionSignal
-from gateway.core.decide import decide
 from gateway.core.decision_settings import Policy
 from gateway.core.edits import apply
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import decide
+from gateway.core.guidance_plan import note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.pattern import PatternMatch, Query, Tier
 from gateway.core.placement import place
-from gateway.core.plan import note, plan
-from gateway.core.target import GuidanceTarget
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
 from gateway.steering.reader import READER

@@ -15,7 +15,7 @@ from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.pattern import Lesson, Query
 from gateway.core.steer import Found
 from gateway.embedding import open_embedder

@@ -29,9 +29,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from gateway.core.monitor_texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
 from gateway.core.pattern import Lesson, Pattern, Tier, Trust
 from gateway.core.step import Action
-from gateway.core.texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
 from gateway.features.learning.context import project_of
 from gateway.features.learning.life_cycle import lesson_id
 from gateway.steering.evidence.failure_keys import read_action

@@ -48,7 +48,7 @@ def test_the_rooms_have_tests() -> None:
 
 def test_the_likeliest_tests_come_first() -> None:
     """Those that name the module; then all others of the room, each once."""
-    found = in_order("gateway/core", "gateway/core/plan.py")
+    found = in_order("gateway/core", "gateway/core/guidance_plan.py")
     assert found.index("tests/steering/guidance/test_plan.py") < found.index(
         "tests/conversations/test_body_tree.py"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import (
     Lesson,

@@ -14,9 +14,9 @@ from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
 from gateway.conversations.conversation import items_by_id, run_id
 from gateway.conversations.decision import ActOfPerson, Decision
-from gateway.core.decide import STANDING, Item
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import STANDING, Item
 from gateway.core.guidance_state import Injection
 from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
 from gateway.core.placement import Placed

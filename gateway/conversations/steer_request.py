@@ -26,15 +26,16 @@ from gateway.conversations.decision import Decision, with_reasons
 from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.observe import note_messages, observe_steps, opening_prompts
 from gateway.conversations.workloads import RunWorkloads
-from gateway.core.decide import Decided, LessonMatch, LessonQuery
 from gateway.core.edits import AppendToResult, Edit, InsertMessage
 from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import Decided, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_state import Place
 from gateway.core.monitors.muting import without_muted
 from gateway.core.pattern import Query
 from gateway.core.placement import Placed, place
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.core.steer import (
     NO_ADVICE,
     NO_LIBRARY,
@@ -50,7 +51,6 @@ from gateway.core.steer import (
     repeat,
 )
 from gateway.core.step import Step
-from gateway.core.target import GuidanceTarget
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime

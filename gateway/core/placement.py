@@ -13,7 +13,6 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from gateway.core.decide import STANDING, Decided, Item
 from gateway.core.edits import (
     AppendToResult,
     Edit,
@@ -23,11 +22,12 @@ from gateway.core.edits import (
     MessageRole,
     SystemAppend,
 )
+from gateway.core.guidance_choice import STANDING, Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import KEPT_THERE, GuidanceState, Injection, Place
 from gateway.core.guidance_text import ADVISORY, FRAME_OPEN, frame
 from gateway.core.pattern import Tier
-from gateway.core.target import GuidanceTarget, system_marker
+from gateway.core.provider_limits import GuidanceTarget, system_marker
 from gateway.values import Value
 
 Messages = Sequence[Message]

@@ -17,15 +17,16 @@ from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core.acting import ActionSignal, ActSettings, routing_state
-from gateway.core.decide import Decided, LessonMatch, LessonQuery, Lessons, decide
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import Decided, LessonMatch, LessonQuery, Lessons, decide
+from gateway.core.guidance_plan import Plan, note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
+from gateway.core.monitor_texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import PatternMatch, Tier
-from gateway.core.plan import Plan, note, plan
 from gateway.core.reader import Reader
 from gateway.core.routing import (
     ModelPin,
@@ -38,7 +39,6 @@ from gateway.core.routing import (
     choose,
 )
 from gateway.core.step import Step
-from gateway.core.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.two_strikes import DEFAULT_ACT, Act, ActName, Trouble, act_on
 from gateway.values import Value
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.core.monitors import Alarm
-from gateway.core.plan import RECOVERED_STEPS
 from gateway.values import Value
 
 ActName = Literal["tell", "advise", "route", "ask", "hand_over", "end"]

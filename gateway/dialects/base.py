@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
 from gateway.core.edits import Edit, Message
-from gateway.core.target import GuidanceTarget
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.identity.branch import asks_for_summary, split_ending

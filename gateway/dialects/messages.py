@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
-from gateway.core.target import GuidanceTarget
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     Api,

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from gateway.config import Settings
 from gateway.conversations.observe import opening_prompts
 from gateway.core import steer
-from gateway.core.decide import LessonMatch, LessonQuery
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.core.routing import Serves

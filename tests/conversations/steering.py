@@ -16,12 +16,12 @@ from gateway.conversations.decision import Decision
 from gateway.conversations.observe import unobserved
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import RequestSteerer, unsteered
-from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.core.steer import Found
 from gateway.core.step import Step
-from gateway.core.target import GuidanceTarget
 from gateway.dialects import SteeredRequest
 from gateway.offline.replay import policy_from_dict
 from gateway.tasks import DeadlinePassed, OwnTime

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gateway.config import Settings
-from gateway.core import plan
+from gateway.core import guidance_plan
 from gateway.core.decision_settings import RUN_BOUNDARIES
 from gateway.core.fsm import FSMSettings
 from gateway.core.guidance_settings import COOLDOWN_STEPS, EtraceSettings, InjectionSettings
@@ -128,7 +128,7 @@ def test_the_limits_of_guidance_are_those_of_the_code() -> None:
     page = PAGES["etraces.md"]
     etraces = EtraceSettings()
     injection = InjectionSettings()
-    assert (etraces.e3_max, injection.monitor_cap, plan.RECOVERED_STEPS) == (5, 5, 6)
+    assert (etraces.e3_max, injection.monitor_cap, guidance_plan.RECOVERED_STEPS) == (5, 5, 6)
     assert f"five rules and {etraces.e3_max_tokens} tokens" in page
     assert f"composite is above {etraces.e1_composite}" in page
     assert f"composite is {injection.monitor_composite} or more" in page

@@ -8,12 +8,12 @@ from importlib import resources
 import pytest
 
 from gateway.core.acting import ActionSignal
-from gateway.core.decide import decide, passing
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import decide, passing
+from gateway.core.guidance_plan import CHARS_PER_TOKEN, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
-from gateway.core.plan import CHARS_PER_TOKEN, plan
 from gateway.core.step import Action, Step
 from gateway.library import starter_patterns
 from gateway.steering.guidance.situation import read_situation

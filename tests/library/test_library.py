@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.core.decide import passing
+from gateway.core.guidance_choice import passing
 from gateway.core.guidance_settings import EtraceSettings, Gates
 from gateway.core.guidance_text import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.core.monitors import FAILURE_TYPES

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.core.plan import RECOVERED_STEPS
+from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.library.memory import PatternCopy
 from gateway.stores.patterns import VectorSearch
 from gateway.stores.sql.runs import SQLRunStore

@@ -89,7 +89,7 @@ PRINT_GUIDANCE = (
 from gateway.core.acting import ActionSignal
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import Moment
-from gateway.core.plan import plan
+from gateway.core.guidance_plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState
 

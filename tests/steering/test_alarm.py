@@ -9,11 +9,11 @@ import pytest
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_plan import RECOVERED_STEPS, note
 from gateway.core.guidance_state import GuidanceState
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Alarm, MonitorSettings, Readings, make_suite
 from gateway.core.monitors.suite import alarm_severity
-from gateway.core.plan import RECOVERED_STEPS, note
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.scoring.scorer import DifficultySettings

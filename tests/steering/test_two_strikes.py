@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
+from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.core.guidance_settings import InjectionSettings
+from gateway.core.monitor_texts import HAND_OVER_TEXT
 from gateway.core.monitors import Alarm
-from gateway.core.plan import RECOVERED_STEPS
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import (
     CallFacts,
@@ -24,7 +25,6 @@ from gateway.core.steer import (
     observe,
     propose,
 )
-from gateway.core.texts import HAND_OVER_TEXT
 from gateway.core.two_strikes import Act, ActName, Trouble, act_on
 from gateway.steering.reader import READER
 from steering_gateway_testing.planting import LOOPS

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
-from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.pattern import ENDED, RETRIEVED, Pattern, Trust, content
 from gateway.features.learning.context import instructed, like_of, project_of, scope_of
 from gateway.features.learning.gate import does_harm, refusal, strange

@@ -15,7 +15,7 @@ from cachetools import TTLCache
 
 from gateway.backends import Stores
 from gateway.config import Settings
-from gateway.core.decide import LessonMatch, LessonQuery
+from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
 from gateway.features.learning.book import MOST_TENANTS, LessonBook

@@ -9,13 +9,20 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.decide import STANDING, Decided, Item, LessonDecision, LessonMatch, LessonQuery
+from gateway.core.guidance_choice import (
+    STANDING,
+    Decided,
+    Item,
+    LessonDecision,
+    LessonMatch,
+    LessonQuery,
+)
+from gateway.core.guidance_plan import CHARS_PER_TOKEN
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, latest
 from gateway.core.guidance_text import FRAME_CHARS, sanitise
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.pattern import ENDED, Pattern, PatternMatch, Trust, content
-from gateway.core.plan import CHARS_PER_TOKEN
 from gateway.core.step import Action
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.identity.ids import draw

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import LessonQuery
+from gateway.core.guidance_choice import LessonQuery
 from gateway.core.pattern import Status, content
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.settings import LearningSettings

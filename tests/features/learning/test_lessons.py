@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import Decided, LessonMatch, LessonQuery
+from gateway.core.guidance_choice import Decided, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
 from gateway.core.ledger.ledger import Ledger, LedgerStep

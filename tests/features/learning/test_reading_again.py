@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import LessonQuery
+from gateway.core.guidance_choice import LessonQuery
 from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.book import LessonBook
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions

@@ -16,7 +16,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
-from gateway.core.decide import LessonQuery
+from gateway.core.guidance_choice import LessonQuery
 from gateway.core.guidance_text import FRAME_OPEN
 from gateway.core.pattern import Status
 from gateway.core.step import Action

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.core.acting import ActionSignal
-from gateway.core.decide import Decided, decide
 from gateway.core.edits import apply
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import Decided, decide
+from gateway.core.guidance_plan import Plan, note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
 from gateway.core.placement import Placed, place
-from gateway.core.plan import Plan, note, plan
+from gateway.core.provider_limits import GuidanceTarget
 from gateway.core.step import Action, Step
-from gateway.core.target import GuidanceTarget
 from gateway.steering.reader import READER
 
 OPENAI = GuidanceTarget(late_system=True)

@@ -8,8 +8,7 @@ import pytest
 
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_text import FRAME_CLOSE
-from gateway.core.monitors import FAILURE_LABELS, Readings
-from gateway.core.texts import (
+from gateway.core.monitor_texts import (
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,
     evidence_for,
@@ -17,6 +16,7 @@ from gateway.core.texts import (
     monitor_text,
     severities,
 )
+from gateway.core.monitors import FAILURE_LABELS, Readings
 
 ALL = [
     (failure_type, severity + 1)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.decide import Decided, Item
 from gateway.core.edits import (
     AppendToResult,
     Edit,
@@ -21,13 +20,14 @@ from gateway.core.edits import (
     apply,
 )
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Injection
 from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE, FRAME_OPEN, frame
+from gateway.core.monitor_texts import SKIP_DIRECTIVE, monitor_text
 from gateway.core.pattern import Pattern, Query, Tier, with_id
 from gateway.core.placement import Placed, place
-from gateway.core.target import GuidanceTarget, target_for
-from gateway.core.texts import SKIP_DIRECTIVE, monitor_text
+from gateway.core.provider_limits import GuidanceTarget, target_for
 from gateway.steering.transcript.content import without_guidance
 from tests.steering.guidance.builders import (
     ANTHROPIC,

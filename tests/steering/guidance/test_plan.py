@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.acting import ActionSignal
-from gateway.core.decide import decide, passing
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import decide, passing
+from gateway.core.guidance_plan import note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
-from gateway.core.plan import note, plan
 from gateway.steering.reader import READER
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
 

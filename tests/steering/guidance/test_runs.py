@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.guidance_text import FRAME_OPEN
+from gateway.core.monitor_texts import SKIP_DIRECTIVE
 from gateway.core.monitors import MONITORS, Readings
 from gateway.core.pattern import PatternMatch, Query, Tier
-from gateway.core.target import GuidanceTarget
-from gateway.core.texts import SKIP_DIRECTIVE
+from gateway.core.provider_limits import GuidanceTarget
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,

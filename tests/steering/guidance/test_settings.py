@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.decide import Item
+from gateway.core.guidance_choice import Item
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.pattern import PatternMatch, Tier
 from tests.steering.guidance.builders import e2

@@ -8,19 +8,19 @@ import pytest
 
 from gateway.core.acting import ActionSignal
 from gateway.core.agent_kind import kind_of_agent
-from gateway.core.decide import decide
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.fsm import FSMState
+from gateway.core.guidance_choice import decide
+from gateway.core.guidance_plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.guidance_text import FRAME_CLOSE
 from gateway.core.ledger.ledger import Ledger
+from gateway.core.monitor_texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Tier, causes
-from gateway.core.plan import plan
 from gateway.core.step import Action, Step
-from gateway.core.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.library import starter_patterns
 from gateway.steering.evidence.action_facts import describe
 from gateway.steering.guidance.situation import (

@@ -8,10 +8,16 @@ from gateway.core.agent_kind import kind_of_agent
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
+from gateway.core.monitor_texts import (
+    evidence_for,
+    failure_of,
+    monitor_text,
+    severities,
+    skip_directive,
+)
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Query, Tier
 from gateway.core.step import recent_text
-from gateway.core.texts import evidence_for, failure_of, monitor_text, severities, skip_directive
 from gateway.values import Value
 
 CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer

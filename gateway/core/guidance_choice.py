@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from gateway.core.guidance_plan import Plan
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState
 from gateway.core.guidance_text import (
@@ -27,7 +28,6 @@ from gateway.core.pattern import (
     etrace_of,
     kinds,
 )
-from gateway.core.plan import Plan
 from gateway.core.step import Action
 from gateway.values import Value
 
