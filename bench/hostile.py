@@ -115,6 +115,10 @@ def _bodies() -> dict[str, Callable[[], bytes]]:
             zstd.compress(_chat(noise + deep * (60 * MIB // len(deep)))), "zstd"
         ),
         "nested JSON, 8 MB": lambda: post(CHAT, _chat(deep * (8 * MIB // len(deep)))),
+        "tiny messages, 1 MB": lambda: post(CHAT, _chat(b'{"a":1},' * 130_000)),
+        "tiny parts, 60 kB": lambda: post(
+            CHAT, _chat(b'{"role":"user","content":[' + b'{"a":1},' * 7500 + b"1]},")
+        ),
         "a text of 60 MB": lambda: post(CHAT, _chat(b'"' + b"x" * _WHOLE + b'",')),
         "an ordinary chat, 3 MB": lambda: post(CHAT, _long_chat(3 * MIB)),
         "an ordinary chat, 8 MB": lambda: post(CHAT, _long_chat(8 * MIB)),

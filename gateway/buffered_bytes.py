@@ -9,17 +9,17 @@ from collections.abc import Callable
 from gateway.config.settings import ServerSettings
 from gateway.errors import Overloaded
 
+# Seconds that a refused client is asked to wait: about as long as a body of 60 MB takes.
 RETRY_S = 5
-"""Seconds that a refused client is asked to wait: about as long as a body of 60 MB takes."""
 
 
+# After `server.max_body_s`, so much of a body or message has to arrive in each second.
 ARRIVAL_BYTES_S = 2**14
-"""After `server.max_body_s`, so much of a body or message has to arrive in each second."""
 
 
+# A body or message up to this size waits for nothing, as most small calls: the room may be full of
+# what others leave there, and thousands of these fit beside it.
 SMALL_BYTES = 2**16
-"""A body or message up to this size waits for nothing, as most small calls: the room may be full of
-what others leave there, and thousands of these fit beside it."""
 
 
 class Room:

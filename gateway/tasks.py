@@ -60,15 +60,15 @@ class Threads:
             self._open -= 1
 
 
+# Does work that uses the processor for more than a few milliseconds.
 off_loop = Threads("computing", min(32, (os.cpu_count() or 1) + 4)).run
-"""Does work that uses the processor for more than a few milliseconds."""
+# Reads large bodies, in one thread: each further one would ask for the interpreter, too, and every
+# turn of the event loop would wait for all of them.
 reading = Threads("reading", 1).run
-"""Reads large bodies, in one thread: each further one would ask for the interpreter, too, and every
-turn of the event loop would wait for all of them."""
+# Imports and reads what takes up to a minute on a busy machine.
 loading = Threads("loading", 8).run
-"""Imports and reads what takes up to a minute on a busy machine."""
+# Reads and writes files, on a disk that may not answer.
 on_disk = Threads("disk", 4).run
-"""Reads and writes files, on a disk that may not answer."""
 
 
 class Unfinished:

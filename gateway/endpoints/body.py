@@ -21,18 +21,18 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+# Writes a piece of an answer at once, and tells whether more may be written: not when the client is
+# slow or gone. b"" only asks; False for an answer that cannot be written so.
 WriteNow = Callable[[bytes], bool]
-"""Writes a piece of an answer at once, and tells whether more may be written: not when the client
-is slow or gone. b"" only asks; False for an answer that cannot be written so."""
+# Takes a function to call when the client has disconnected before its answer is complete; it calls
+# it at once for a client that has.
 OnGone = Callable[[Callable[[], None]], None]
-"""Takes a function to call when the client has disconnected before its answer is complete; it calls
-it at once for a client that has."""
 WRITE_NOW = "gateway.write_now"
+# Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them.
 ON_GONE = "gateway.on_gone"
-"""Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+# The key of a scope's extensions under which a message of a WebSocket has its connection.
 SOCKET = "gateway.socket"
-"""The key of a scope's extensions under which a message of a WebSocket has its connection."""
 
 
 class ClientGone(Exception):

@@ -63,9 +63,9 @@ class AsMappings(MessagesView):
 
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
+# Replaces the known messages while the rest of a body is parsed. No message is this number, and a
+# body that contains it is parsed completely.
 _PLACEHOLDER = 7_640_891_576_956_012_809
-"""Replaces the known messages while the rest of a body is parsed. No message is this number, and a
-body that contains it is parsed completely."""
 
 
 class BodyPrefix(Value):
@@ -126,12 +126,12 @@ class BodyPrefix(Value):
 class KnownMessages(MessagesView):
     """The messages of a body whose first ones are known; those are parsed on access."""
 
-    __slots__ = ("_count", "_known", "_length", "_loads", "_new", "_raw", "_spans")
+    __slots__ = ("_count", "_known", "_length", "_loads", "_raw", "_spans", "new")
 
     def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads) -> None:
         self._raw = raw
         self._spans = spans
-        self._new = new
+        self.new = new  # behind the known ones
         self._loads = loads
         self._known: dict[int, Any] = {}
         self._count = len(spans)
@@ -151,15 +151,15 @@ class KnownMessages(MessagesView):
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
             if start >= self._count and step > 0:
-                return self._new[start - self._count : max(stop - self._count, 0) : step]
+                return self.new[start - self._count : max(stop - self._count, 0) : step]
         elif index >= self._count:
-            return self._new[index - self._count]
+            return self.new[index - self._count]
         return super().__getitem__(index)
 
     def at(self, index: int) -> Any:
         behind = index - self._count
         if behind >= 0:
-            return self._new[behind]
+            return self.new[behind]
         if index not in self._known:
             start, end = self._spans[index]
             text = self._raw[start:end]

@@ -18,16 +18,16 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd as zstd
 
+# zlib's window argument that accepts both gzip and zlib headers.
 _ANY_ZLIB_HEADER = 47
-"""zlib's window argument that accepts both gzip and zlib headers."""
 _LEAST_BETWEEN = 2**20
+# Members of one body. Programs that pack in parallel write one for each core or megabyte; an empty
+# one has nine bytes in zstd and twenty in gzip, and costs a decompressor of its own.
 MOST_MEMBERS = 64
-"""Members of one body. Programs that pack in parallel write one for each core or megabyte; an empty
-one has nine bytes in zstd and twenty in gzip, and costs a decompressor of its own."""
+# A decompressor is given so much at a time, because it copies what follows the end of a member.
 _AT_ONCE_BYTES = 2**16
-"""A decompressor is given so much at a time, because it copies what follows the end of a member."""
+# 8 MiB, the most that a sender may ask for (RFC 9659 section 3.1); a window is memory.
 _ZSTD_WINDOW: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-"""8 MiB, the most that a sender may ask for (RFC 9659 section 3.1); a window is memory."""
 _MOST_CODINGS = 3  # on top of each other: each has a window in memory
 _NO_CODING = (b"", b"identity", b"none", b"utf-8")
 
@@ -159,8 +159,8 @@ _CODINGS: Mapping[bytes, Coding] = {
         opened=lambda _: zstd.ZstdDecompressor(options=_ZSTD_WINDOW), packed=zstd.compress
     ),
 }
+# Content codings that can be decoded here.
 READABLE = (b"identity", *_CODINGS)
-"""Content codings that can be decoded here."""
 
 
 def codings_of(named: bytes) -> list[bytes]:

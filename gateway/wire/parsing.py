@@ -158,9 +158,9 @@ def skip_space(text: str, at: int) -> int:
 SMALL_BYTES = 16 * 2**10
 _MOST_MEMBERS = 10_000  # of a whole body; APIs know some fifty
 
+# Bodies from this size on are looked at before they are read: a smaller one takes less than 50 ms,
+# whatever is in it.
 COUNTED_BYTES = 2**20
-"""Bodies from this size on are looked at before they are read: a smaller one takes less than 50 ms,
-whatever is in it."""
 
 # Nanoseconds of orjson per byte and per object, array and comma, on one core of 2.8 GHz: the
 # dearest of texts, images, many short messages, `{"a":1}` and `1` repeated to 10 MB.
@@ -181,6 +181,19 @@ def reading_ms(raw: bytes, start: int = 0) -> float:
         spent_ns += (end - at) * _BYTE_NS
         spent_ns += sum(raw.count(token, at, end) * ns for token, ns in _TOKEN_NS.items())
     return spent_ns / 1e6
+
+
+def has_more_items(value: object, most: int) -> bool:
+    """Whether there are more than `most` items in all lists of a value, however deep."""
+    waiting = [value]
+    while waiting and most >= 0:
+        each = waiting.pop()
+        if isinstance(each, list):
+            most -= len(each)
+            waiting += each
+        elif isinstance(each, dict):
+            waiting += each.values()
+    return most < 0
 
 
 def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:

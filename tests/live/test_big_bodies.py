@@ -246,6 +246,49 @@ async def test_many_values_are_too_much_in_a_smaller_body(
         assert upstream.last.body == raw
 
 
+def _many(dialect: str, part: dict[str, str], count: int) -> bytes:
+    """A body with a message of so many parts."""
+    key = "input" if dialect == "responses" else "messages"
+    said = {"role": "user", "content": [part] * count}
+    return json.dumps({"model": "m", key: [said], "max_tokens": 64}).encode()
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+async def test_many_small_parts_are_too_much_in_a_small_body(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, dialect: str
+) -> None:
+    """As a whole conversation, and as what is new in one that is known; fewer are read, and as
+    many of the length of sentences."""
+    server = gateway_server()
+    kind = "input_text" if dialect == "responses" else "text"
+    empty = {"type": kind, "text": ""}
+    sentence = {"type": kind, "text": "The test failed again, as it did before."}
+    short = _many(dialect, empty, 10)
+    grown = json.loads(short)
+    key = "input" if dialect == "responses" else "messages"
+    grown[key] += [
+        {"role": "assistant", "content": "Well."},
+        *json.loads(_many(dialect, empty, 6000))[key],
+    ]
+    bodies = {
+        "few": (_many(dialect, empty, 1990), None),
+        "sentences": (_many(dialect, sentence, 6000), None),
+        "empty": (_many(dialect, empty, 6000), "size"),
+        "short": (short, None),
+        "grown": (json.dumps(grown).encode(), "size"),
+    }
+    seen = {}
+    for name, (raw, _) in bodies.items():
+        answer = await http.post(
+            f"{server.base_url}/{PATHS[dialect]}",
+            content=raw,
+            headers={"content-type": "application/json"},
+        )
+        assert (answer.status_code, upstream.last.body[:20]) == (200, raw[:20])
+        seen[name] = answer.headers.get("x-gateway-unsteered")
+    assert seen == {name: expected for name, (_, expected) in bodies.items()}
+
+
 @pytest.mark.parametrize("depth", [20_000, 100_000])
 async def test_a_body_nested_beyond_the_parser_is_the_upstreams_to_refuse(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, depth: int
