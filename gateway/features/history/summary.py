@@ -250,8 +250,10 @@ def week_of(moment: float | None) -> str:
 
 
 def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, SessionSums]]:
-    """The rows that cost most, then those with most tokens; the rest as one row."""
-    ordered = sorted(rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total), reverse=True)
+    """The rows that cost most, then those with most tokens or steps; the rest as one row."""
+    ordered = sorted(
+        rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total, r[1].steps), reverse=True
+    )
     shown = ordered[:most]
     rest = ordered[most:]
     if rest:

@@ -3,7 +3,8 @@
 Nothing is made of them: which of them is a wish is for a reader to say. Two sentences belong
 together if they share two words that recur in the project, of which one says how work is done (a
 table in `typed_words.toml`) or is a name that English does not have; or if all their recurring
-words are the same. No weight is fitted: days, sessions and dates give the order."""
+words are the same. One that denies something belongs to none that does not. No weight is fitted:
+days, sessions and dates give the order."""
 
 from bisect import insort
 from collections import Counter, defaultdict
@@ -56,14 +57,15 @@ class TypedAgain(Value):
 
     @property
     def wordings(self) -> list[Typed]:
-        """One sentence of each session, the newest first, no words twice; the first few. Of those
-        that contradict each other the newest of each, the newest last."""
+        """The newest sentence, then the shortest: one of each session, no words twice; the first
+        few. Of those that contradict each other the newest of each, the newest last."""
         if self.contradict:
             return list(reversed(self.sentences[:WORDINGS]))
         by_session = {each.session.id: each for each in reversed(self.sentences)}
         by_words = {each.words.casefold(): each for each in by_session.values()}
         ordered = sorted(by_words.values(), key=lambda each: each.at, reverse=True)
-        return ordered[:WORDINGS]
+        shortest = sorted(ordered[1:], key=lambda each: len(content_words(each.words)))
+        return [ordered[0], *shortest][:WORDINGS]
 
 
 def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[TypedAgain]]:
@@ -146,15 +148,15 @@ def typed_again(readings: Sequence[SessionReading | Session]) -> list[TypedAgain
     for each, words in found:
         for word in words:
             sessions[word].add(each.session.id)
-    entries = defaultdict[tuple[str, ...], list[Typed]](list)
+    entries = defaultdict[tuple[tuple[str, ...], bool], list[Typed]](list)
     for each, words in found:
         again = sorted(word for word in words if len(sessions[word]) > 1)
         pairs = {pair for pair in combinations(again, 2) if any(map(_says_how, pair))}
         for key in pairs | {tuple(again)}:
             if len(key) > 1:
-                entries[key].append(each)
+                entries[key, meaning(each.words)[1]].append(each)
     waiting = sorted(
-        [TypedAgain(shared=key, sentences=own) for key, own in entries.items()], key=_order
+        [TypedAgain(shared=key, sentences=own) for (key, _), own in entries.items()], key=_order
     )
     taken: set[int] = set()
     chosen = list[TypedAgain]()

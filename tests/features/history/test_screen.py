@@ -12,7 +12,7 @@ import pytest
 from gateway.cli import main
 from gateway.features.history.prompt_cache import COMPACTION, MODEL, PAUSE, PREFIX
 from gateway.features.history.screen import text_of
-from gateway.features.history.summary import Summary
+from gateway.features.history.summary import SessionSums, Summary, largest
 from steering_gateway_testing.claude_code_sessions import Log, smooth, write_all
 
 Capture = pytest.CaptureFixture[str]
@@ -161,6 +161,12 @@ def test_an_alarm_of_a_session_is_no_number_of_sessions() -> None:
     summary.acts.alarms["session"] = 1
     found = text_of("findings.txt", summary=summary, limit=None)
     assert "1 alarm in 1 session: 1 that returned in a later run." in found
+
+
+def test_without_tokens_the_longest_come_first() -> None:
+    """Recordings may have neither dollars nor tokens; they have steps."""
+    rows = {"a": SessionSums(steps=1), "b": SessionSums(steps=3), "c": SessionSums(steps=2)}
+    assert [name for name, _ in largest(rows, 2)] == ["b", "c", "1 more"]
 
 
 def test_time_is_that_of_model_tools_and_person(home: Path, capsys: Capture) -> None:

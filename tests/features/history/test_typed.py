@@ -8,8 +8,12 @@ from pathlib import Path
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.cli import main
+from gateway.features.history.session import Session
+from gateway.features.history.typed import typed_again
 from gateway.text.typed_sentences import typed_sentences
 from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
 from steering_gateway_testing.patience import run_to_end
@@ -76,6 +80,39 @@ def test_what_is_typed_on_more_days_comes_first(home: Path, capsys: Capture) -> 
     sessions(home, "merge that branch", "note the issue", "note this issue", first=5)
     out = printed(capsys, "typed")
     assert out.index("lint, test") < out.index("issue, note") < out.index("branch, merge")
+
+
+def test_the_shortest_wordings_follow_the_newest(home: Path, capsys: Capture) -> None:
+    """Of many wordings those are shown that say least besides."""
+    long = "when all of that is done, add a todo for the"
+    sessions(home, "add a todo", *(f"{long} {x}" for x in ("red", "old", "big", "new", "end")))
+    typed = printed(capsys, "typed")
+    assert typed.index(f'"{long} end"') < typed.index('"add a todo"') < typed.index(f'"{long} new"')
+    assert f'"{long} red"' not in typed
+
+
+WORDS = st.sampled_from(["draft", "pr", "branch", "main", "push", "test", "lint", "footer", "blue"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(WORDS, min_size=2, max_size=5, unique=True).map(" ".join),
+    st.sampled_from(["never", "don't", "do not", "no", "please no", "avoid", "nie", "sin", "不"]),
+    st.booleans(),
+)
+def test_no_sentence_is_joined_with_its_denial(wish: str, denial: str, first: bool) -> None:
+    """Neither where the denial was typed first, nor where each was typed in several sessions."""
+    both = [wish, f"{denial} {wish}"]
+    texts = [*(both if first else both[::-1]), both[0]]
+    found = typed_again([session(number, text) for number, text in enumerate(texts)])
+    assert [{each.words for each in entry.sentences} for entry in found] == [{wish}]
+
+
+def session(number: int, text: str) -> Session:
+    """A session in which this was typed."""
+    made = Session(id=f"s{number}", agent="any", started=number * 86_400.0)
+    made.user(text, text, number * 86_400.0)
+    return made
 
 
 def test_each_project_has_a_list_of_its_own(home: Path, capsys: Capture) -> None:
@@ -257,7 +294,7 @@ def test_a_brief_elsewhere_has_no_file(
     """The file of another folder is not the project's; the prompt names AGENTS.md, as empty."""
     (home / "CLAUDE.md").write_text("- Use tabs.\n")
     monkeypatch.chdir(home)
-    sessions(home, "open a draft PR", "no draft PR")
+    sessions(home, "open a draft PR", "push a draft PR")
     out = printed(capsys, "brief")
     assert "# AGENTS.md (empty)" in out
     assert "Use tabs" not in out
@@ -265,12 +302,12 @@ def test_a_brief_elsewhere_has_no_file(
 
 def test_the_list_as_json_has_every_sentence(home: Path, capsys: Capture) -> None:
     """One object for each entry, with all its sentences; the brief has no JSON."""
-    sessions(home, "open a draft PR", "no draft PR")
+    sessions(home, "open a draft PR", "push a draft PR")
     assert main(["history", "typed", "--json"]) == 0
     (entry,) = (orjson.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (entry["project"], entry["shared"]) == ("shop", ["draft", "pr"])
     assert (entry["times"], entry["sessions"]) == (2, 2)
-    assert [each["words"] for each in entry["typed"]] == ["no draft PR", "open a draft PR"]
+    assert [each["words"] for each in entry["typed"]] == ["push a draft PR", "open a draft PR"]
     assert entry["typed"][0]["session"].endswith("2")
     assert entry["last"] > entry["first"]
 
