@@ -110,6 +110,7 @@ _BROUGHT = {
 }
 _SEATED = (  # one path of each of the other APIs
     "/backend-api/x",
+    "/copilot/x",
     "/v1beta/models/x:generateContent",
     "/v1internal:generateContent",
     "/model/x/invoke",

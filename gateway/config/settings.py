@@ -156,6 +156,8 @@ class UpstreamSettings:
     # where /v1/messages goes; None = Anthropic's API if `api_base` is OpenAI's, else `api_base`
     messages_api_base: str | None = None
     chatgpt_api_base: str = "https://chatgpt.com/backend-api"  # of Codex with a ChatGPT login
+    # of GitHub Copilot; another plan or company has a host of its own
+    copilot_api_base: str = "https://api.githubcopilot.com"
     # of Gemini CLI with a Google account (Code Assist), without a version
     code_assist_api_base: str = "https://cloudcode-pa.googleapis.com"
     # of the Gemini API, without a version

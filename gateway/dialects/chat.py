@@ -22,7 +22,7 @@ class ChatDialect(Dialect):
 
     name = "chat"
     path = "/chat/completions"
-    routes = ("/v1/chat/completions", "/chat/completions")
+    routes = ("/v1/chat/completions", "/chat/completions", "/copilot/chat/completions")
     list_key = "messages"
     route = "chat_completions"
     litellm = LiteLLMCall(function="acompletion")

@@ -119,7 +119,7 @@ class MessagesDialect(Dialect):
 
     name = "messages"
     path = "/messages"
-    routes: ClassVar[tuple[str, ...]] = ("/v1/messages",)
+    routes: ClassVar[tuple[str, ...]] = ("/v1/messages", "/copilot/v1/messages")
     list_key = "messages"
     route = "messages"
     ping = b'event: ping\ndata: {"type": "ping"}\n\n'

@@ -56,7 +56,7 @@ class ResponsesDialect(Dialect):
 
     name = "responses"
     path = "/responses"
-    routes = ("/v1/responses", "/responses", "/backend-api/codex/responses")
+    routes = ("/v1/responses", "/responses", "/backend-api/codex/responses", "/copilot/responses")
     list_key = "input"
     route = "responses"
     end = NamedEnd(*_SETTLED)

@@ -56,7 +56,7 @@ _LOGINS = frozenset({"chatgpt", "github", "google", "aws"})
 """Providers whose credentials stand for a person or an account, and go to no server of the
 operator's but one that is configured for their API."""
 
-_OF_SEAT = {"chatgpt": "chatgpt", "bedrock": "aws"} | dict.fromkeys(
+_OF_SEAT = {"chatgpt": "chatgpt", "bedrock": "aws", "copilot": "github"} | dict.fromkeys(
     ("google", "vertex", "code_assist"), "google"
 )
 """The family of a host that the operator configured for such an API, where its name shows none."""

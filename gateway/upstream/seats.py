@@ -1,9 +1,9 @@
 """The providers that clients reach with a login or a cloud account instead of an API key.
 
-A client of ChatGPT's backend, of Code Assist, of the Gemini API, of Vertex AI or of Bedrock names
-that API by the path or by a header, and brings a credential that is worth something there alone.
-Its requests go to that provider's own host, or to the base that the operator sets for it, and to no
-other."""
+A client of ChatGPT's backend, of GitHub Copilot, of Code Assist, of the Gemini API, of Vertex AI or
+of Bedrock names that API by the path or by a header, and brings a credential that is worth
+something there alone. Its requests go to that provider's own host, or to the base that the operator
+sets for it, and to no other."""
 
 import re
 from urllib.parse import unquote
@@ -15,7 +15,8 @@ from gateway.values import Texts, Value
 from gateway.wire.headers import RawHeaders
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
-# Bedrock; ChatGPT's backend as Codex asks it, Code Assist as Gemini CLI does.
+# Bedrock; ChatGPT's backend as Codex asks it, Code Assist as Gemini CLI does. Copilot has the paths
+# of OpenAI and Anthropic, and is below one of the gateway's own.
 _VERBS = (  # OpenAI's own names of models have colons, too
     "(?:streamG|batchG|g)enerateContent|(?:count|compute)Tokens|(?:batchE|e)mbedContents?"
     "|asyncBatchEmbedContent|generateAnswer|predict(?:LongRunning)?"
@@ -27,13 +28,14 @@ _PATHS = (
     (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
     (re.compile(r"\A/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
     (re.compile(r"/backend-api/"), "chatgpt"),
+    (re.compile(r"/copilot/"), "copilot"),
 )
 _MODEL = re.compile(
     r"\A(?:(?!/model/).)*+/model/(.+)/(?:invoke|converse|count)"
     r"|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
-_FIRST = "v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ v1internal: v1internal/"
+_FIRST = "v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ copilot/ v1internal: v1internal/"
 PATHS = tuple(f"/{first}{{path:path}}" for first in _FIRST.split())
 """Routes of these APIs beside those below `/v1`."""
 
@@ -55,7 +57,7 @@ class Seat(Value):
     @property
     def model(self) -> str:
         """The one that the path names, if any."""
-        if self.api == "chatgpt":
+        if self.api in ("chatgpt", "copilot"):
             found = None
         else:
             found = _MODEL.search(_plain(self.path))
@@ -69,6 +71,7 @@ class Seats:
 
     def __init__(self, upstream: UpstreamSettings, env: Texts) -> None:
         self._chatgpt = upstream.chatgpt_api_base.rstrip("/")
+        self._copilot = upstream.copilot_api_base.rstrip("/")
         self._code_assist = upstream.code_assist_api_base.rstrip("/")
         self._google = upstream.gemini_api_base.rstrip("/")
         self._vertex = (upstream.vertex_api_base or "").rstrip("/")
@@ -95,6 +98,9 @@ class Seats:
                     path = own
                 else:
                     path = _CODEX + path.removeprefix("/v1")
+            case "copilot":
+                base = self._copilot
+                path = path.removeprefix("/copilot")
             case "code_assist":
                 base = self._code_assist
             case "google":

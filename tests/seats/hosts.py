@@ -33,6 +33,7 @@ OPENAI_KEY = "sk-proj-made-up-for-the-test"
 ANTHROPIC_KEY = "sk-ant-api03-made-up-for-the-test"
 OAUTH_TOKEN = "sk-ant-oat01-made-up-for-the-test"
 GOOGLE_KEY = "AIzaMadeUpForTheTest"
+GITHUB_TOKEN = "gho_madeupmadeupmadeupmadeupmadeupmade"
 GOOGLE_TOKEN = "ya29.made-up-for-the-test"
 AWS_KEY, AWS_SECRET = "AKIAMADEUPFORTESTS", "made/up/secret/of/the/test"
 AWS_BEARER = "ABSKmade-up-for-the-test"
@@ -135,6 +136,12 @@ def _code_assist(request: ReceivedRequest) -> None:
         _need(request.fields.get("project") == PROJECT, 403, "Another project.")
 
 
+def _copilot(request: ReceivedRequest) -> None:
+    if KINDS["copilot"].talk.fullmatch(request.path) or request.path == "/models":
+        _need(_bearer(request) == GITHUB_TOKEN, 401, "Bad credentials.")
+        _need(bool(request.header("copilot-integration-id")), 400, "Unknown integration.")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One host: its credential, the paths that converse, and those it answers beside them."""
@@ -153,6 +160,7 @@ CHECKS: dict[str, Callable[[ReceivedRequest], None]] = {
     "vertex": _vertex,
     "google": _google,
     "code_assist": _code_assist,
+    "copilot": _copilot,
 }
 KINDS = {
     name: Kind(
@@ -384,7 +392,11 @@ def _parsed(request: ReceivedRequest) -> Any:
 
 def _side(request: ReceivedRequest) -> Answer:
     body: dict[str, Any] = {}
-    if request.path.endswith("/models"):
+    if request.path == "/copilot_internal/user":
+        body = DATA["copilot"]["user"]
+    elif request.header("copilot-integration-id") and request.path == "/models":
+        body = {"object": "list", "data": [DATA["copilot"]["model"]]}
+    elif request.path.endswith("/models"):
         body = {"object": "list", "data": [], "models": []}
     elif "count_tokens" in request.path or "count-tokens" in request.path:
         body = {"input_tokens": 100}
@@ -467,6 +479,7 @@ DIALECTS: dict[str, Callable[[Host, ReceivedRequest], Answer]] = {
     "vertex": _messages_answer,
     "google": _google_answer,
     "code_assist": _code_assist_answer,
+    "copilot": _responses_answer,
 }
 
 

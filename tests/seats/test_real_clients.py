@@ -92,7 +92,7 @@ def _sent(request: ReceivedRequest, seat: Seat, ids: dict[str, str]) -> Sent:
     headers = tuple(
         sorted(
             plain(f"{name.decode()}: {value.decode('latin-1')}")
-            for name, value in request.headers
+            for name, value in sorted(request.headers)  # Copilot CLI has them in any order
             if name not in left_out and not (seat.signs and name.startswith(b"x-amz-"))
         )
     )

@@ -83,12 +83,14 @@ HOMES = (
     ("GET", "/v1beta/cachedContents"),
     ("POST", "/model/anthropic.claude/invoke"),
     ("POST", "/v1internal:loadCodeAssist"),
+    ("GET", "/copilot/models"),
 )
 """Routes that lead to each family, so that every credential can arrive."""
 EVERY = 40  # of all pairs; without a common divisor with the number of credentials
 
 BASES = {
     "chatgpt_api_base": ("https://chatgpt.own.example/backend-api", "chatgpt"),
+    "copilot_api_base": ("https://copilot.own.example", "github"),
     "code_assist_api_base": ("https://assist.own.example", "google"),
     "gemini_api_base": ("https://gemini.own.example", "google"),
     "vertex_api_base": ("https://vertex.own.example", "google"),
@@ -147,6 +149,7 @@ PASSED = {
     "/model/{path:path}": ("anthropic.claude/invoke", "a.b-v1%3A0/converse-stream"),
     "/v1internal:{path:path}": ("loadCodeAssist",),
     "/v1internal/{path:path}": ("operations/x",),
+    "/copilot/{path:path}": ("models", "mcp/readonly"),
     "/backend-api/{path:path}": ("wham/usage", "codex/models"),
 }
 STEERED = [path for dialect in DIALECTS_SERVED.values() for path in dialect.routes]
@@ -229,6 +232,6 @@ def test_every_credential_on_every_route_to_every_upstream(walked: Any, every: i
                 else:
                     strays.add((method, path, str(brought.headers)[-40:], sent.host))
     assert strays == set()
-    homes = {"openai", "chatgpt", "anthropic", "google", "aws"}
+    homes = {"openai", "chatgpt", "anthropic", "google", "aws", "github"}
     assert {b.secret for b in BROUGHT if b.family in homes} <= {secret for secret, _ in arrived}
     assert len(hosts & OWN.keys()) == (len(OWN) if own else 1)  # the walk went everywhere

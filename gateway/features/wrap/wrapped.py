@@ -49,7 +49,13 @@ class WrappedClient:
 
 
 _UPSTREAM = "GATEWAY_DEFAULT_UPSTREAM__"
-_CLOUDS = ("BEDROCK", "VERTEX", "GEMINI", "CODE_ASSIST")  # in names of clients' variables
+_CLOUDS = (
+    "BEDROCK",
+    "VERTEX",
+    "GEMINI",
+    "CODE_ASSIST",
+    "COPILOT",
+)  # in names of clients' variables
 CLIENTS = tuple(WrappedClient(**row) for row in _TABLE["client"])
 
 _KEYS = ("GATEWAY_ADMIN_KEY", "GATEWAY_AUTH__ADMIN_KEY")  # not for the command
@@ -92,6 +98,8 @@ def with_login(client: WrappedClient, environment: Texts) -> WrappedClient:
             chosen += environment.get(name, "") + "\n"
         if re.search('"(?:gemini-api-key|vertex-ai|oauth-personal)"|true$', chosen, re.M):
             return replace(client, by_hand="")
+    if client.own and client.variables and not environment.get(client.own):
+        return replace(client, by_hand="")
     kind = environment.get(client.own.replace("BASE_URL", "TYPE"), "openai")
     if environment.get(client.own) and kind != "azure":
         ours = ROOT if kind == "anthropic" else BASE

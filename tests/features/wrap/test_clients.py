@@ -84,7 +84,7 @@ def test_each_client_is_known_by_each_of_its_names() -> None:
         for name in known.names:
             assert client_of([f"/opt/bin/{name}"]) is known
             note = prepared([name], {"HOME": "/nowhere"}, ROOT).note
-            assert bool(note) == bool(known.by_hand or name == "gemini")
+            assert bool(note) == bool(known.by_hand and name != "copilot")
             assert "{base}" not in note
 
 
@@ -128,12 +128,16 @@ def test_gemini_is_told_how_to_choose_its_login(tmp_path: Path) -> None:
 
 
 def test_copilot_is_wrapped_with_a_provider_of_the_users() -> None:
-    """Its base URL has the form of its type; GitHub's own models are not wrapped."""
+    """Its base URL has the form of its type; with GitHub's own models Copilot's API is."""
     name, kind = "COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_TYPE"
     for environment in ({}, {name: "https://p", kind: "azure"}):
         found = prepared(["copilot"], environment, ROOT)
-        assert found.note
+        assert bool(found.note) == (kind in environment)
         assert found.environment.get(name) == environment.get(name)
+        assert found.environment["COPILOT_API_URL"] == f"{ROOT}/copilot"
+    company = {"COPILOT_API_URL": "https://copilot-api.corp.ghe.com"}
+    found_base = with_upstreams(["copilot"], company)
+    assert found_base["GATEWAY_DEFAULT_UPSTREAM__COPILOT_API_BASE"] == company["COPILOT_API_URL"]
     own = {name: "https://p/v1"}
     assert prepared(["copilot"], own, ROOT).environment[name] == BASE
     assert not prepared(["copilot"], own, ROOT).note
