@@ -307,6 +307,7 @@ def test_an_older_backup_gets_the_tables_of_this_version() -> None:
     assert asyncio.run(_runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_server_is_copied_by_its_own_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
