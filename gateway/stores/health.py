@@ -22,7 +22,7 @@ from gateway.values import FieldDict, Fields, Value, frozen
 HEALTH_RUNS = 20_000
 SHOWN_RUNS = 1000
 """Most runs of the health of a page."""
-SPREAD_RUNS = 500
+SPREAD_RUNS = 200
 """Most runs of which median and 95th percentile are counted: the list shows them at every visit."""
 
 

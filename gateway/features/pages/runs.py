@@ -42,13 +42,6 @@ from gateway.text.formatting import amount
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
-# Columns that sort, and further orders of the list; each with its label.
-_COLUMNS = [
-    ("started_at", "Started"),
-    *((n, n.title()) for n in ("steps", "peak", "tokens", "cost")),
-    ("duration", "Longest"),
-    ("updated_at", "Last active"),
-]
 _FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
 """The filters that are always in sight; the others are folded up."""
 
@@ -94,7 +87,7 @@ async def show_list(visit: Visit) -> Page:
     total = len(found.sessions)
     older = None
     if among is not None and not matching.every and not found.next_cursor:
-        older = visit.query(until=matching.oldest, cursor=None)
+        older = matching.oldest
     most: int | None = _COUNTED
     if values["every"]:
         most = None
@@ -105,45 +98,23 @@ async def show_list(visit: Visit) -> Page:
     if found.next_cursor or values["cursor"] or older:
         total = await store.count_sessions(runs, side=side, among=among, most=most)
         more = most is not None and (total > most or not (among is None or matching.every))
-    sort = values["sort"]
-    order = values["order"]
-    sorts = {}
-    for key, label in _COLUMNS:
-        turned = "desc"
-        if sort == key and order == "desc":
-            turned = "asc"
-        now_sorted = "none"
-        if sort == key:
-            now_sorted = {"desc": "descending", "asc": "ascending"}[order]
-        link = visit.query(sort=key, order=turned, cursor=None)
-        sorts[key] = {"label": label, "link": link, "now": now_sorted}
     shown: FieldDict = {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
-        "side": visit.query(side="true", cursor=None),
         "total": min(total, most or total),
-        "count_all": more and visit.query(every="true"),
+        "more": more,
         "older": older,
         "matching": matching,
-        "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
-        "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
-        "sorts": sorts,
-        "here": visit.query(fragment=None),
+        "next": found.next_cursor,
+        "link": visit.query,
+        "chosen": values,
         "several_tenants": visit.tenant is None,
-        "first_page": values["cursor"] is None,
     }
     if visit.fragment:
         return Page(template="runs_table.html", values=shown)
     listed = [run for each in found.sessions for run in each.runs]
     shown |= {"title": "Sessions", "views": _views(listed), **await filter_values(visit)}
     shown |= {"saved": await saved_views(visit)}
-    shown |= {"query": visit.query(cursor=None, every=None).removeprefix("?")}
     return Page(template="runs.html", values=shown)
-
-
-def _export(visit: Visit, form: str) -> str:
-    """The address of an export of what the filters select."""
-    kept = dict.fromkeys(("sort", "order", "limit", "cursor", "side", "every"))
-    return f"/api/export{visit.query(**kept, format=form)}"
 
 
 def _views(runs: Sequence[RunRecord]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from gateway.stores.sql.runs import LAST
 from gateway.stores.sql.usage import severity_sql, where
 from gateway.stores.totals import RunRecord
 from gateway.text.formatting import counted
-from gateway.values import FieldDict, Value, by_name
+from gateway.values import FieldDict, by_name
 
 _NAMED = {
     "session": SESSION,
@@ -39,14 +39,6 @@ _TITLES = (
     ("done", lambda text: sessions.called_title(codec.content_of(text))),
     ("done", lambda text: sessions.answered_title(codec.content_of(text))),
 )
-
-
-class _Wanted(Value):
-    """The sessions that are asked for."""
-
-    runs: filters.RunFilter  # one of their runs matches
-    side: bool  # instead of sessions what clients asked for themselves
-    among: Sequence[str] | None  # instead of a match: they have one of these ids
 
 
 class SessionStore:
@@ -78,26 +70,16 @@ class SessionStore:
         all their runs. `side`: instead of them what clients asked for themselves, without a
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
         invalid cursor."""
-        wanted = _Wanted(runs=runs, side=side, among=among)
-        values: FieldDict = {}
-        about: FieldDict = {"order": "ASC", "limit": page.limit + 1}
+        found, values = self._found(runs, page.sort, side=side, among=among)
+        about = {"after": "TRUE", "order": "ASC", "limit": page.limit + 1}
         sign = ">"
         if page.descending:
             about["order"] = "DESC"
             sign = "<"
-        key = "c.created_at, c.id"
-        statement = "listed"
-        if page.sort == "started_at" and not side:
-            condition = self._walked(wanted, values)
-        else:
-            condition = "TRUE"
-            key = "key, session"
-            statement = "ranked"
-            about["grouped"] = self._grouped(wanted, values, _SQL[f"by_{page.sort}"])
         if (after := page.after()) is not None:
             values |= {"after": float(after[0]), "after_id": after[1]}
-            condition += f" AND ({key}) {sign} (:after, :after_id)"
-        sql = _SQL[statement].format(where=condition, **about)
+            about["after"] = f"(key, place) {sign} (:after, :after_id)"
+        sql = _SQL["listed"].format(sessions=found, **about)
 
         async def work(connection: Connection) -> sessions.SessionPage:
             rows = await connection.fetch(sql, **values)
@@ -120,14 +102,11 @@ class SessionStore:
     ) -> int:
         """Number of sessions with a run that matches, see `list_sessions`; above `most` it is
         `most` + 1."""
-        wanted = _Wanted(runs=runs, side=side, among=among)
-        values: FieldDict = {}
-        if most is None or side:
-            found = self._grouped(wanted, values, "1")
-        else:
-            condition = self._walked(wanted, values)
-            found = _SQL["counted"].format(where=condition, limit=most + 1)
-        sql = _SQL["count"].format(sessions=found)
+        sort = "tokens"
+        if most is not None:
+            sort = "started_at"
+        found, values = self._found(runs, sort, side=side, among=among)
+        sql = _SQL["count"].format(sessions=found, limit=most + 1 if most else MAX_INT)
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def session(self, name: str, *, tenant: str | None) -> sessions.SessionTree | None:
@@ -162,40 +141,36 @@ class SessionStore:
 
         return await self._engine.view(work)
 
-    def _walked(self, wanted: _Wanted, values: FieldDict) -> str:
-        """A condition over `conversations AS c`, which is the top of a session."""
-        conditions = [_SQL["own"]]
-        if matching := self._matching(wanted, values):
-            conditions.append(matching)
-        has_run = [_SQL["has_run"].format(runs=each, **self._filled) for each in conditions]
-        top = _SQL["top"].format(**self._filled)
-        return " AND ".join([top, self._within(wanted, values, "c"), *has_run])
-
-    def _grouped(self, wanted: _Wanted, values: FieldDict, key: str) -> str:
-        """The statement for the ids of the sessions, each with the value of `key`."""
-        having = f"= {int(not wanted.side)}"
-        if matching := self._matching(wanted, values):
-            having += f" AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
-        within = self._within(wanted, values, "m")
-        return _SQL["grouped"].format(key=key, where=within, having=having)
-
-    def _within(self, wanted: _Wanted, values: FieldDict, table: str) -> str:
-        condition = f"{table}.version > 0"
-        if wanted.runs.tenant is not None:
-            values["tenant"] = wanted.runs.tenant
-            condition += f" AND {table}.tenant = :tenant"
-        if wanted.among is not None:
-            values["ids"] = list(wanted.among)
-            condition += f" AND {self._chosen(table)}"
-        return condition
-
-    def _matching(self, wanted: _Wanted, values: FieldDict) -> str:
-        """A condition over `runs AS r`; empty if each run matches. The tenant is asked for
-        elsewhere: by that of runs all of them would be read."""
-        others = structs.replace(wanted.runs, tenant=None)
-        if wanted.among is not None or others == filters.RunFilter():
-            return ""
-        return where(others, values, self._engine.forms)
+    def _found(
+        self, runs: filters.RunFilter, sort: str, *, side: bool, among: Sequence[str] | None
+    ) -> tuple[str, FieldDict]:
+        """The statement for the sessions that match, and its values. By their start they are
+        walked through, each asked by itself; else all are read."""
+        values: FieldDict = {}
+        table = "m"
+        if is_walk := sort == "started_at" and not side:
+            table = "c"
+        within = f"{table}.version > 0"
+        if runs.tenant is not None:
+            values["tenant"] = runs.tenant
+            within += f" AND {table}.tenant = :tenant"
+        matching = "TRUE"
+        if among is not None:
+            values["ids"] = list(among)
+            within += f" AND {self._chosen(table)}"
+        elif (others := structs.replace(runs, tenant=None)) != filters.RunFilter():
+            # The tenant is asked for above: by that of runs all of them would be read.
+            matching = where(others, values, self._engine.forms)
+        if is_walk:
+            has_run = [
+                _SQL["has_run"].format(runs=each, **self._filled)
+                for each in (_SQL["own"], matching)
+            ]
+            sql = _SQL["walked"].format(where=" AND ".join([within, *has_run]), **self._filled)
+        else:
+            having = f"= {int(not side)} AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
+            sql = _SQL["grouped"].format(key=_SQL[f"by_{sort}"], where=within, having=having)
+        return sql, values
 
     async def _sessions(
         self, ids: Sequence[str], connection: Connection, most: int = MAX_INT

@@ -54,22 +54,19 @@ max(r.composite_peak)
 
 -- = grouped
 -- All sessions by reading each run once.
-SELECT @session_of_m AS session, {key} AS key FROM @of_runs WHERE {where}
+SELECT @session_of_m AS session, {key} AS key, @session_of_m AS place FROM @of_runs WHERE {where}
 GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
 
--- = listed
-SELECT @session, c.created_at, c.id FROM conversations AS c
-WHERE {where} ORDER BY c.created_at {order}, c.id {order} LIMIT {limit}
+-- = walked
+SELECT @session AS session, c.created_at AS key, c.id AS place FROM conversations AS c
+WHERE @top AND {where}
 
--- = ranked
-SELECT session, key, session FROM ({grouped}) AS g
-WHERE {where} ORDER BY key {order}, session {order} LIMIT {limit}
+-- = listed
+SELECT session, key, place FROM ({sessions}) AS g
+WHERE {after} ORDER BY key {order}, place {order} LIMIT {limit}
 
 -- = count
-SELECT count(*) FROM ({sessions}) AS x
-
--- = counted
-SELECT 1 FROM conversations AS c WHERE {where} LIMIT {limit}
+SELECT count(*) FROM (SELECT 1 FROM ({sessions}) AS g LIMIT {limit}) AS x
 
 -- = named
 -- The session of an id of a conversation or a run, or of the client's own.

@@ -58,12 +58,15 @@ async def work_of(
     with monkeypatch.context() as patched:
         patched.setattr(engine, "_rows", counted)
         for page in PAGES:
-            statements.clear()
-            hundreds.clear()
-            answer = await asyncio.to_thread(httpx.get, f"{server.url}{page}")
-            assert answer.status_code == 200, page
-            assert "of the newest 10" in answer.text.lower(), page
-            found[page] = (len(statements), len(hundreds))
+            seen = []
+            for _ in range(3):  # the gateway reads for itself, too, now and then
+                statements.clear()
+                hundreds.clear()
+                answer = await asyncio.to_thread(httpx.get, f"{server.url}{page}")
+                assert answer.status_code == 200, page
+                assert "of the newest 10" in answer.text.lower(), page
+                seen.append((len(statements), len(hundreds)))
+            found[page] = min(seen)
     return found
 
 
@@ -77,7 +80,7 @@ async def test_a_page_of_many_runs_reads_no_more_than_one_of_few(
     few = await work_of(150, start, tmp_path, monkeypatch)
     many = await work_of(600, start, tmp_path, monkeypatch)
     for page, (statements, steps) in many.items():
-        assert abs(statements - few[page][0]) <= 1, page  # the gateway reads for itself, too
+        assert statements == few[page][0], page
         assert steps < 1.5 * few[page][1], (page, few[page][1], steps)
 
 
