@@ -100,9 +100,9 @@ def build_app(settings: Settings) -> Edge:
     ]
     sockets = ResponsesSocket(runtime, auth, anything)
     sockets.room = room
-    routes = [
-        *(Route(path, sockets, methods=["GET"]) for path in RESPONSES.routes),
+    routes = [  # which are tried in this order: what most clients ask comes first
         *endpoints,
+        *(Route(path, sockets, methods=["GET"]) for path in RESPONSES.routes),
         *(  # Answers 405 in OpenAI's error shape; below `/v1` other methods are passed through.
             Route(route.path, OnlyMethods(*sorted(route.methods or ())))
             for route in endpoints
