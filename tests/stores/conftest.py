@@ -24,7 +24,7 @@ Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
 @contextmanager
 def _in_file(directory: Path) -> Iterator[dict[str, Any]]:
     path = directory / "gateway.db"
-    path.write_bytes(new_database(searched=False))
+    path.write_bytes(new_database())
     yield {"path": str(path)}
 
 
