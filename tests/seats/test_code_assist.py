@@ -253,3 +253,48 @@ def test_a_sub_agent_is_told_apart_by_its_turns(
     parent = index.get(main)
     assert parent is not None
     assert not parent.sub_agent.id
+
+
+@pytest.mark.parametrize("login", ["Google account", "key"])
+def test_a_sub_agent_is_capped_and_its_parent_goes_on(
+    gateway_server: Start, upstream: ScriptedUpstream, login: str
+) -> None:
+    """With a key nothing but its prompt tells it apart: the one of a call that its parent made."""
+    prompt = "Count the files of this folder, and say how many there are."
+    started = ToolCall("invoke_agent", {"agent_name": "generalist", "prompt": prompt})
+
+    def reply(request: ReceivedRequest) -> Reply:
+        if b"You help another" in request.body:
+            return CALL
+        return Reply("", tool_calls=(started,))
+
+    upstream.default = reply
+    cap = {"name": "helpers", "match": {"sub_agent": True}, "limits": {"calls": 2}}
+    server = serve(gateway_server, upstream, budgets=[cap])
+    own = {"api_base": "http://127.0.0.1:9/v1", "gemini_api_base": upstream.url}
+    if login == "key":
+        server = gateway_server({**STEERING, "default_upstream": own, "budgets": [cap]})
+
+    def ask(body: dict[str, Any]) -> httpx.Response:
+        if login == "Google account":
+            return httpx.post(server.url + STREAM, json=body, headers=LOGIN)
+        inner = {key: value for key, value in body["request"].items() if key != "session_id"}
+        url = f"{server.url}/v1beta/models/{body['model']}:streamGenerateContent?alt=sse"
+        return httpx.post(url, json=inner, headers={"x-goog-api-key": "AIza-made-up"})
+
+    main = ask(envelope()).headers["x-gateway-conversation-id"]
+    ends = []
+    for count in range(4):
+        body = envelope(*turn_of(count), turn=f"fe75-abc#{count}")
+        body["request"]["contents"][0]["parts"][0]["text"] = prompt
+        body["request"]["systemInstruction"]["parts"][0]["text"] = "You help another agent."
+        answer = ask(body)
+        ends.append(answer.headers.get("x-gateway-stopped"))
+    assert ends == [None, None, "budget_exceeded", "budget_exceeded"]
+    assert "2 of the 2-call budget is used" in answer.text
+    found = server.app.runtime.services.index.get(answer.headers["x-gateway-conversation-id"])
+    assert found is not None
+    assert found.sub_agent.kind == "generalist"
+    assert found.ancestors[:1] == (main,)
+    for count in range(1, 4):
+        assert "x-gateway-stopped" not in ask(envelope(*turn_of(count))).headers
