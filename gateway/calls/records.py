@@ -141,10 +141,7 @@ def reply_content(choices: Sequence[tuple[FieldDict, str | None]]) -> StepConten
     calls = message.get("tool_calls")
     actions = []
     for call in calls if isinstance(calls, list) else ():
-        function = None
-        if isinstance(call, dict):
-            function = call.get("function")
-        if isinstance(function, dict):
+        if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
             name = function.get("name")
             arguments = function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))

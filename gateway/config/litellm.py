@@ -5,11 +5,10 @@ Source: its config reference (`model_list`, `router_settings`, `litellm_settings
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from gateway.data_files import read_toml
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_mapping, list_at, mapping_at
+from gateway.wire.coerce import as_list, as_mapping, list_at, mapping_at, mappings_at, objects
 
 _ROUTER_KEYS = {name: name for name in ("num_retries", "fallbacks", "allowed_fails")}
 _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
@@ -42,17 +41,14 @@ def translate(raw: FieldDict) -> FieldDict:
     """`raw` without LiteLLM's sections: what applies here is moved to the gateway's own, which win;
     keys of features that only the LiteLLM proxy has are dropped (see `ignored_keys`)."""
     out = {k: v for k, v in raw.items() if k not in OTHER_SECTIONS.union(LITELLM_SECTIONS)}
-    listed = out.get("model_list")
-    for each in listed if isinstance(listed, list) else ():
-        for key in ENTRY_KEYS.intersection(each if isinstance(each, dict) else ()):
+    for each in objects(out.get("model_list")):
+        for key in ENTRY_KEYS.intersection(each):
             del each[key]
     aliases: FieldDict = {}
     for section in _MOVED_SECTIONS:
         aliases |= mapping_at(mapping_at(raw, section), "model_group_alias")
     for section in _MOVED_SECTIONS:
-        values = raw.get(section)
-        if not isinstance(values, dict):
-            continue
+        values = mapping_at(raw, section)
         own = values.get("fallbacks") or []
         default = values.get("default_fallbacks")
         if isinstance(own, list):
@@ -67,12 +63,11 @@ def translate(raw: FieldDict) -> FieldDict:
         _move(values, _ROUTER_KEYS, out, section="router")
         _move(values, _TIMEOUT_KEYS, out, section="timeouts")
     _add_aliases(aliases, out)
-    general = raw.get("general_settings")
-    if isinstance(general, dict) and general.get("master_key"):
+    if master := mapping_at(raw, "general_settings").get("master_key"):
         auth = out.setdefault("auth", {})
         if isinstance(auth, dict):
-            auth.setdefault("admin_key", general["master_key"])
-            auth.setdefault("gateway_keys", {"default": general["master_key"]})
+            auth.setdefault("admin_key", master)
+            auth.setdefault("gateway_keys", {"default": master})
     return out
 
 
@@ -80,7 +75,6 @@ def misplaced(raw: Fields) -> list[str]:
     """Returns errors for settings that have no effect where they stand: a section of the gateway
     inside values that accept any key, and sections of LiteLLM that are no mappings. A wrong
     indentation is enough, and the setting would look as if it closed or directed something."""
-    listed = raw.get("model_list")
     places = {name: raw.get(name) for name in LITELLM_SECTIONS}
     faults = [
         f"{name}: expected a mapping of keys to values"
@@ -88,8 +82,8 @@ def misplaced(raw: Fields) -> list[str]:
         if value and not isinstance(value, dict)
     ]
     places |= {name: raw.get(name) for name in OTHER_SECTIONS}
-    for i, deployment in enumerate(listed if isinstance(listed, list) else ()):
-        for name in _PARTS if isinstance(deployment, dict) else ():
+    for i, deployment in enumerate(mappings_at(raw, "model_list")):
+        for name in _PARTS:
             places[f"model_list[{i}].{name}"] = deployment.get(name)
     return faults + [
         f"{place}.{section}: a section of its own, which begins at the left margin"
@@ -105,17 +99,15 @@ def ignored_keys(raw: FieldDict) -> dict[str, str]:
     key that closes or limits something in LiteLLM comes with the setting that does so here;
     others with an empty text. Other keys within a deployment do have an effect."""
     sections = {name: raw.get(name) for name in (*_MOVED_SECTIONS, "general_settings")}
-    listed = raw.get("model_list")
-    for i, each in enumerate(listed if isinstance(listed, list) else ()):
-        if isinstance(each, dict):
-            sections[f"model_list[{i}]"] = {k: v for k, v in each.items() if k in ENTRY_KEYS}
-            sections |= {f"model_list[{i}].{part}": each.get(part) for part in _PARTS}
+    for i, each in enumerate(mappings_at(raw, "model_list")):
+        sections[f"model_list[{i}]"] = {k: v for k, v in each.items() if k in ENTRY_KEYS}
+        sections |= {f"model_list[{i}].{part}": each.get(part) for part in _PARTS}
     found = {name: raw[name] for name in raw if name in OTHER_SECTIONS}
     for section, values in sections.items():
-        if isinstance(values, dict):
-            found |= {f"{section}.{k}": v for k, v in values.items() if k not in _USED_KEYS}
+        given = as_mapping(values).items()
+        found |= {f"{section}.{k}": v for k, v in given if k not in _USED_KEYS}
     for path, value in found.items():
-        names = value if path.endswith(_NAMING) and isinstance(value, list) else ()
+        names = as_list(value) if path.endswith(_NAMING) else ()
         text = "\n".join([path, *(f".{name}" for name in names)])
         rows = (here for each, here in _NOT_HONOURED if value and each.search(text))
         found[path] = next(rows, "")
@@ -135,20 +127,15 @@ def written_as(path: str) -> list[str]:
     return found
 
 
-def _add_aliases(aliases: Any, out: FieldDict) -> None:
+def _add_aliases(aliases: Fields, out: FieldDict) -> None:
     """Add the deployments of each name again under its aliases."""
-    listed = out.get("model_list")
-    if not isinstance(aliases, dict) or not isinstance(listed, list):
-        return
-    known = [d.get("model_name") for d in listed if isinstance(d, dict)]
-    out["model_list"] = listed + [
-        {**deployment, "model_name": alias}
-        for alias, of in aliases.items()
-        if alias not in known
-        for deployment in listed
-        if isinstance(deployment, dict)
-        and deployment.get("model_name") == (of.get("model") if isinstance(of, dict) else of)
-    ]
+    listed = objects(out.get("model_list"))
+    known = [deployment.get("model_name") for deployment in listed]
+    for alias, of in aliases.items():
+        named = as_mapping(of).get("model", of)
+        also = [d | {"model_name": alias} for d in listed if d.get("model_name") == named]
+        if alias not in known:
+            as_list(out.get("model_list")).extend(also)
 
 
 _CONTENT_FALLBACKS = ("context_window", "content_policy")
@@ -170,7 +157,7 @@ def _further_fallbacks(values: Fields, aliases: Fields) -> Iterator[FieldDict]:
         yield from ({f"{mark}{name}": models} for name, models in given.items())
 
 
-def _move(values: FieldDict, names: dict[str, str], out: FieldDict, section: str) -> None:
+def _move(values: Fields, names: dict[str, str], out: FieldDict, section: str) -> None:
     for theirs, ours in names.items():
         if values.get(theirs) is not None:
             target = out.setdefault(section, {})

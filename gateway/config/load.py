@@ -26,6 +26,7 @@ from gateway.config.values import ENV_PREFIX, SET_BY, Faults, key_path
 from gateway.errors import ConfigError
 from gateway.hooks import named
 from gateway.values import FieldDict, Fields, Texts, frozen
+from gateway.wire.coerce import mapping_at
 
 
 @frozen
@@ -198,12 +199,9 @@ def settings_from_dict(raw: Fields, env: Texts | None = None) -> Settings:
     faults = Faults()
     faults.found += misplaced(raw)
     merged = translate(copy.deepcopy(dict(raw)))
-    own = raw.get("environment_variables")  # for references that the environment does not set
-    if isinstance(own, dict):
-        own = {str(k): str(v) for k, v in own.items()}
-    else:
-        own = {}
-    env = {**own, **(env or {})}
+    # For references that the environment does not set.
+    own = mapping_at(raw, "environment_variables").items()
+    env = {str(k): str(v) for k, v in own} | dict(env or {})
     if base := env.get("OPENAI_BASE_URL"):
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):

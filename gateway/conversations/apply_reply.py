@@ -123,28 +123,18 @@ def apply_reply(
 def echoed_items(completion: Fields) -> list[Any]:
     """The items of an answer, in a dialect that has several for one reply; else empty."""
     choices = completion["choices"]
-    first = None
-    if len(choices) == 1:
-        first = choices[0]
-    echo = None
-    if isinstance(first, dict):
-        echo = first.get(ECHO)
-    if isinstance(echo, list):
-        return echo
+    if len(choices) == 1 and isinstance(choices[0], dict):
+        echo = choices[0].get(ECHO)
+        return echo if isinstance(echo, list) else []
     return []
 
 
 def replies_in(completion: Fields | None) -> list[tuple[FieldDict, str | None]]:
     """(message, finish reason) of each choice that has a message; empty without a completion."""
-    choices = None
-    if completion:
-        choices = completion.get("choices")
+    choices = (completion or {}).get("choices")
     found = []
     for choice in choices if isinstance(choices, list) else ():
-        message = None
-        if isinstance(choice, dict):
-            message = choice.get("message")
-        if isinstance(message, dict):
+        if isinstance(choice, dict) and isinstance(message := choice.get("message"), dict):
             found.append((message, choice.get("finish_reason")))
     return found
 

@@ -23,7 +23,16 @@ from gateway.errors import GatewayError
 from gateway.steering.transcript.content import json_text, read_result
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import MessagesView
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_text, list_at, mapping_at, text_at
+from gateway.wire.coerce import (
+    as_int,
+    as_list,
+    as_mapping,
+    as_text,
+    list_at,
+    mapping_at,
+    objects,
+    text_at,
+)
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
@@ -440,8 +449,8 @@ def chat_view(body: Fields) -> ChatView:
 def _choice(index: int, candidate: Fields) -> FieldDict:
     content = []
     calls = []
-    for block in _blocks(candidate["parts"]):
-        if isinstance(block, dict) and block.get("type") == "tool_use":
+    for block in objects(_blocks(candidate["parts"])):
+        if block.get("type") == "tool_use":
             function = {"name": block["name"], "arguments": json_text(block["input"])}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:

@@ -20,7 +20,7 @@ from gateway.dialects.base import (
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields, Texts
-from gateway.wire.coerce import as_mapping, mapping_at
+from gateway.wire.coerce import as_mapping, mapping_at, objects
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
 from gateway.wire.request import Splice, append_to_message, insert_message
@@ -214,8 +214,8 @@ def chat_view(message: Fields) -> ChatView:
     at the provider stay in the content; calls are separate."""
     content = []
     calls = []
-    for block in message.get("content") or ():
-        if isinstance(block, dict) and block.get("type") == "tool_use":
+    for block in objects(message.get("content")):
+        if block.get("type") == "tool_use":
             function = {"name": block.get("name"), "arguments": json_text(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:

@@ -33,7 +33,7 @@ from gateway.errors import GatewayError
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import as_mapping, as_text, mapping_at, text_at
+from gateway.wire.coerce import as_mapping, as_text, mapping_at, objects, text_at
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
@@ -238,7 +238,7 @@ def chat_view(response: Fields) -> ChatView | None:
     output = response.get("output")
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
-    items = [item for item in output if isinstance(item, dict)]
+    items = objects(output)
     found = [item_call(item) for item in items if item.get("type") in CLIENT_CALLS]
     calls = [
         {
@@ -274,7 +274,7 @@ def chat_view(response: Fields) -> ChatView | None:
 def _text(item: Fields) -> str:
     if item.get("type") != "message":
         return ""
-    parts = [part for part in item.get("content") or () if isinstance(part, dict)]
+    parts = objects(item.get("content"))
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
 
 

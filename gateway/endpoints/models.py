@@ -18,6 +18,7 @@ from gateway.services import Services
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loop, target_url
 from gateway.values import FieldDict
+from gateway.wire.coerce import objects
 from gateway.wire.headers import RawHeaders
 
 _MAX_LIST_BYTES = 2**23  # 8 MiB; the longest public list (a few hundred models) is below 1 MiB
@@ -107,12 +108,9 @@ async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
 
 def _entries(body: bytes) -> list[FieldDict]:
     try:
-        data = orjson.loads(body).get("data")
+        return objects(orjson.loads(body).get("data"))
     except (ValueError, AttributeError):
         return []
-    if isinstance(data, list):
-        return [e for e in data if isinstance(e, dict)]
-    return []
 
 
 def _configured(services: Services) -> list[str]:

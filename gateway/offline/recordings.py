@@ -27,6 +27,7 @@ from gateway.wire.coerce import (
     as_number,
     list_at,
     mapping_at,
+    objects,
     text_at,
 )
 
@@ -183,9 +184,7 @@ def scored_steps(records: Iterable[Fields]) -> list[tuple[Step, float | None]]:
     difficulty, or None. A row without content, as for a run's first call, is left out."""
     steps: list[tuple[Step, float | None]] = []
     for record in records:
-        content = None
-        if isinstance(record, Mapping):
-            content = record.get("content")
+        content = as_mapping(record).get("content")
         if isinstance(content, Mapping):
             step = _content_step(len(steps), content)
         elif isinstance(record, Mapping) and not {"state", "at"} <= record.keys():
@@ -199,14 +198,10 @@ def scored_steps(records: Iterable[Fields]) -> list[tuple[Step, float | None]]:
 
 def _content_step(index: int, content: Fields) -> Step:
     actions = []
-    for each in list_at(content, "actions"):
-        if isinstance(each, Mapping):
-            name, arguments, observation = (
-                text_at(each, key) for key in ("name", "arguments", "observation")
-            )
-            action = Action(name=name, arguments=arguments, observation=observation)
-            image = as_int(each.get("image"), 0)
-            actions.append(replace(action, is_error=bool(each.get("is_error")), image=image))
+    for each in objects(content.get("actions")):
+        texts = {key: text_at(each, key) for key in ("name", "arguments", "observation")}
+        image = as_int(each.get("image"), 0)
+        actions.append(Action(**texts, is_error=bool(each.get("is_error")), image=image))
     return Step(
         index=index,
         thought=text_at(content, "thought"),

@@ -71,6 +71,13 @@ def mappings_at(values: Fields, key: str) -> list[Fields]:
     return [as_mapping(value) for value in list_at(values, key)]
 
 
+def objects(value: object) -> list[FieldDict]:
+    """The objects in an array; empty for any other value."""
+    if not isinstance(value, list):
+        return []
+    return [each for each in value if isinstance(each, dict)]
+
+
 def as_json_value(value: object) -> FieldDict:
     """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`. Raises:
     TypeError for any other type."""

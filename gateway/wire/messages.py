@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from gateway.values import Fields
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import list_at, text_at
+from gateway.wire.coerce import objects, text_at
 
 # Stored prefix hashes are comparable only under one normalisation: a change needs a new number.
 VERSION = b"gw-message-1"
@@ -282,10 +282,9 @@ def fold(atoms: Sequence[bytes]) -> bytes | None:
 def reply_message(message: object) -> dict[str, object]:
     """A choice's `message` as the client is expected to send it back. Only the fields that have
     part in the digest are kept: `content`, `tool_calls` and `function_call`."""
+    given = {}
     if isinstance(message, dict):
         given = message
-    else:
-        given = {}
     kept = {key: given[key] for key in ("content", "tool_calls", "function_call") if given.get(key)}
     return {"role": "assistant", **kept}
 
@@ -343,7 +342,7 @@ def _flat(tools: object) -> Iterator[Fields]:
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
             if tool.get("type") == "namespace":
-                yield from (each for each in list_at(tool, "tools") if isinstance(each, dict))
+                yield from objects(tool.get("tools"))
             else:
                 yield tool
 

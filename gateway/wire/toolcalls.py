@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import mapping_at, text_at
+from gateway.wire.coerce import mapping_at, objects, text_at
 
 NewId = Callable[[int], str]  # makes an id for a call without one, from its index
 
@@ -83,12 +83,11 @@ def repair_message(message: FieldDict, new_id: NewId, *, cut: bool = False) -> i
     """Put the tool calls of a complete assistant message into OpenAI's form; returns their number.
     A call without a name is removed. `cut`: a limit ended the reply, so that missing arguments are
     not filled in."""
-    calls = message.get("tool_calls")
     kept = []
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, dict) and _is_custom(call):
+    for call in objects(message.get("tool_calls")):
+        if _is_custom(call):
             kept.append(dict(call))
-        elif isinstance(call, dict) and text_at(mapping_at(call, "function"), "name"):
+        elif text_at(mapping_at(call, "function"), "name"):
             sound = _sound(call, text_at(call, "id") or new_id(len(kept)))
             if not (cut or sound["function"]["arguments"]):
                 sound["function"]["arguments"] = "{}"

@@ -27,6 +27,7 @@ from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
+from gateway.wire.coerce import as_text, list_at, objects
 from gateway.wire.headers import header
 from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
@@ -90,12 +91,9 @@ class RightsOfKeys(Rights):
         """
         if not _rights(services, principal):
             return
-        more = (body or {}).get("models")  # OpenRouter's own fallbacks
-        named = [(body or {}).get("model"), *(more if isinstance(more, list) else ())]
-        for name in named:
-            asked = ""
-            if isinstance(name, str):
-                asked = name
+        more = list_at(body or {}, "models")  # OpenRouter's own fallbacks
+        for name in [(body or {}).get("model"), *more]:
+            asked = as_text(name, "")
             if not self.may_use_model(services, principal, asked):
                 what = "a request whose model is not read"
                 if asked:
@@ -203,7 +201,7 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
         body = request.whole
     found = []
     waiting = list[Any]([body])
-    for item in _mappings(body.get("input")):
+    for item in objects(body.get("input")):
         name = item.get("id")
         bare = item.get("type") is None and not item.keys() & {"role", "content"}
         if isinstance(name, str) and (bare or item.get("type") == REFERENCE):
@@ -218,12 +216,6 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
             found += [("container", "")] if isinstance(value.get("container"), str) else []
             waiting += [held for key, held in value.items() if key not in own]
     return found
-
-
-def _mappings(value: Any) -> list[Fields]:
-    if isinstance(value, list):
-        return [v for v in value if isinstance(v, Mapping)]
-    return []
 
 
 async def _unless_own(

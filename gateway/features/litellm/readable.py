@@ -11,7 +11,16 @@ from typing import Any
 import orjson
 
 from gateway.values import FieldDict, Fields
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text, list_at, mapping_at
+from gateway.wire.coerce import (
+    as_int,
+    as_list,
+    as_mapping,
+    as_number,
+    as_text,
+    list_at,
+    mapping_at,
+    objects,
+)
 from gateway.wire.toolcalls import arguments_text
 
 _TEXTS = ("id", "object", "model", "system_fingerprint", "service_tier")
@@ -237,7 +246,7 @@ def _messages(event: FieldDict) -> FieldDict:
         _head_of_message(message)
     elif kind == "message":
         _head_of_message(event)
-        blocks = [_block(b) for b in list_at(event, "content") if isinstance(b, dict)]
+        blocks = [_block(b) for b in objects(event.get("content"))]
         texts = ("text", "thinking")
         event["content"] = [b for b in blocks if b.get("type") not in texts or b.get(b["type"])]
     elif kind == "content_block_start":

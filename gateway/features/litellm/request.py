@@ -19,7 +19,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.providers import TABLE
 from gateway.upstream.retries import ROUTER_KEYS
 from gateway.values import FieldDict, Fields, Texts
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import as_mapping, objects
 
 # LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
 _SIGNATURE_MARK = "__thought__"
@@ -30,11 +30,10 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
     for message in messages:
         if not isinstance(message, dict):
             continue
-        for block in message.get("thinking_blocks") or ():
-            if isinstance(block, dict):
-                # The index is ours, for clients that join stream deltas; the provider refuses it.
-                block.pop("index", None)
-        calls = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
+        for block in objects(message.get("thinking_blocks")):
+            # The index is ours, for clients that join stream deltas; the provider refuses it.
+            block.pop("index", None)
+        calls = objects(message.get("tool_calls"))
         for call in calls:
             function = call.get("function")
             if isinstance(function, dict):

@@ -133,10 +133,9 @@ def split_ending(message: object) -> tuple[str, list[object]]:
     content = message.get("content")
     if isinstance(content, str):
         return content, []
+    parts = []
     if isinstance(content, list):
         parts = content
-    else:
-        parts = []
     end = len(parts)
     while end and isinstance(as_mapping(parts[end - 1]).get("text"), str):
         end -= 1

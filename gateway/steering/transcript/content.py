@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.core.guidance_text import FRAME_CLOSE, FRAME_OPEN
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.coerce import as_text, text_at
+from gateway.wire.coerce import as_text, objects, text_at
 
 _OPENING = re.compile(rf"^{re.escape(FRAME_OPEN)}$", re.MULTILINE)
 _CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$\s*", re.MULTILINE)
@@ -258,12 +258,7 @@ def item_reasoning(item: Fields) -> str:
     if item.get("type") != "reasoning":
         return ""
     for key in ("content", "summary"):
-        parts = item.get(key)
-        if isinstance(parts, list | tuple):
-            given = parts
-        else:
-            given = ()
-        shown = [text_at(part, "text") for part in given if isinstance(part, dict)]
+        shown = [text_at(part, "text") for part in objects(item.get(key))]
         if any(shown):
             return "\n".join(shown)
     return ""
@@ -277,10 +272,9 @@ def _output_text(value: object) -> str:
     if isinstance(value, dict):
         return json_text(value)
     printed = []
-    for part in value if isinstance(value, list) else ():
-        if isinstance(part, dict):
-            shown = [text_at(part, key) for key in ("stdout", "stderr", "logs")]
-            printed.append("\n".join(filter(None, shown)))
+    for part in objects(value):
+        shown = [text_at(part, key) for key in ("stdout", "stderr", "logs")]
+        printed.append("\n".join(filter(None, shown)))
     return "".join(printed) or read_content(value).text
 
 

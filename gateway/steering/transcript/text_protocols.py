@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from gateway.core.step import Cue
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
-from gateway.values import Texts, Value
-from gateway.wire.coerce import as_text
+from gateway.values import FieldDict, Texts, Value
+from gateway.wire.coerce import as_text, objects
 
 SHELL = "bash"
 PYTHON = "python_interpreter"
@@ -189,7 +189,7 @@ def _listed(reply: str) -> TextCalls | None:
     for listed in lists:
         value = _literal(listed.strip())
         if isinstance(value, list):
-            calls += [_listed_call(entry) for entry in value if isinstance(entry, dict)]
+            calls += [_listed_call(entry) for entry in objects(value)]
         else:
             calls += [RequestedCall(name=name) for name in _LISTED_NAME.findall(listed)]
     if not calls:
@@ -207,7 +207,7 @@ def _literal(source: str) -> object:
     return None
 
 
-def _listed_call(entry: dict[object, object]) -> RequestedCall:
+def _listed_call(entry: FieldDict) -> RequestedCall:
     inner = entry.get("function")
     function = entry
     if isinstance(inner, dict):

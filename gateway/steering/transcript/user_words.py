@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.wire.coerce import text_at
+from gateway.wire.coerce import objects, text_at
 from gateway.wire.messages import content_text
 
 MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
@@ -111,8 +111,7 @@ def words_of(content: object, read: Callable[[str], str]) -> str:
     wrote all of it."""
     if not isinstance(content, list):
         return read(content_text(content))
-    parts = content[:_MAX_PARTS]
-    texts = [text_at(part, "text") for part in parts if isinstance(part, dict)]
+    texts = [text_at(part, "text") for part in objects(content)[:_MAX_PARTS]]
     return "\n".join(filter(None, map(read, texts)))
 
 
