@@ -2,8 +2,8 @@
 and what people who watch them cost the proxy.
 
 `--cpu` instead asks what each page costs in processor time, of the gateway and of its database, as
-a multiple of the same page over an empty store: on SQLite, and on a PostgreSQL server of its own.
-Linux only.
+a multiple of the same page over an empty store; a page of one run, session or experiment, over a
+store of two runs. On SQLite, and on a PostgreSQL server of its own. Linux only.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ _MORE_PAGES = (
     *("/dashboard/sessions/{session}", "/api/sessions/{session}", "/api/conversations"),
 )
 _CPU_TIMES = 10
+_FEW = 2  # runs beside which a page of one run, session or experiment is measured
 _AT_MOST = 10.0
 """How often the processor time of an empty page a page may take."""
 
@@ -155,7 +156,7 @@ def print_cpu(runs: int, folder: Path, upstream: str) -> None:
     try:
         for kind in ("SQLite", "PostgreSQL"):
             measured = []
-            for size in (0, runs):
+            for size in (0, _FEW, runs):
                 name = f"of_{size}"
                 settings = StorageSettings(path=str(folder / f"{name}.db"))
                 storage = {"PATH": settings.path}
@@ -169,13 +170,16 @@ def print_cpu(runs: int, folder: Path, upstream: str) -> None:
                 if first:
                     postgres.execute("VACUUM ANALYZE", name)
                 with served(storage, folder / f"{name}.log", upstream) as server:
-                    measured.append(cpu_of_pages(server, runs - 1, first))
+                    measured.append(cpu_of_pages(server, max(size, 1) - 1, first))
             rows = [[kind, "empty ms", f"{runs:,} runs ms", "times", ""]]
             for page, empty in measured[0].items():
-                times = measured[1][page] / empty
+                # Of one run, session or experiment there is no page over an empty store.
+                if "{" in page or page.startswith("/dashboard/experiments/"):
+                    empty = measured[1][page]
+                times = measured[2][page] / empty
                 is_over = "OVER" if times > _AT_MOST else ""
                 rows.append(
-                    [page, f"{empty:.1f}", f"{measured[1][page]:.1f}", f"{times:.1f}", is_over]
+                    [page, f"{empty:.1f}", f"{measured[2][page]:.1f}", f"{times:.1f}", is_over]
                 )
             print(f"\n{aligned(rows)}", flush=True)
         print(f"\n{machine()}; load {os.getloadavg()[0]:.1f}")

@@ -168,7 +168,9 @@ class SessionStore:
             ]
             sql = _SQL["walked"].format(where=" AND ".join([within, *has_run]), **self._filled)
         else:
-            having = f"= {int(not side)} AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
+            having = f"= {int(not side)}"
+            if matching != "TRUE":
+                having += f" AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
             sql = _SQL["grouped"].format(key=_SQL[f"by_{sort}"], where=within, having=having)
         return sql, values
 

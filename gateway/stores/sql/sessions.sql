@@ -54,8 +54,10 @@ max(r.composite_peak)
 
 -- = grouped
 -- All sessions by reading each run once.
-SELECT @session_of_m AS session, {key} AS key, @session_of_m AS place FROM @of_runs WHERE {where}
-GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
+SELECT session, key, session AS place FROM (
+    SELECT @session_of_m AS session, {key} AS key FROM @of_runs WHERE {where}
+    GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
+) AS sessions
 
 -- = walked
 SELECT @session AS session, c.created_at AS key, c.id AS place FROM conversations AS c
