@@ -103,6 +103,8 @@ async def _request(
     body.pop("background", None)  # nobody would fetch the answer
     if addressed is None:
         body["model"] = choice.model
+    else:
+        body.pop("session_id", None)  # of Code Assist: the Gemini API refuses it
     if choice.rule or choice.guidance == "none":
         body = _cleared(body)
     request = dialect.parse(json.dumps(body).encode(), json.loads, addressed=addressed)

@@ -156,6 +156,36 @@ def test_every_dialect_is_sent_again(
     assert "sk-operators" in str(request.headers)
 
 
+def test_a_call_in_an_envelope_is_sent_again_without_it(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """A call of Gemini CLI with a Google account: to the Gemini API, which knows no session."""
+    params = {"model": "gemini/m", "api_base": upstream.url, "api_key": "sk-operators"}
+    own = {"api_base": upstream.base_url, "code_assist_api_base": upstream.url}
+    server = start(
+        storage={"raw_mb": 4},
+        model_list=[{"model_name": "m", "litellm_params": params}],
+        default_upstream=own,
+    )
+    upstream.default = Reply("The answer of then.")
+    inner = {"contents": [{"role": "user", "parts": [{"text": "Say it"}]}]}
+    body = {"model": "g", "project": "p", "request": {**inner, "session_id": "s"}}
+    with operator_of(server) as client:
+        path = "/v1internal:streamGenerateContent?alt=sse"
+        answer = client.post(path, json=body, headers={"authorization": "Bearer ya29.x"})
+        assert answer.status_code == 200, answer.text
+        then = dict(upstream.last.json["request"])
+        run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+        until(lambda: client.get(f"/api/runs/{run_id}").status_code == 200)
+        tries_of(client, run_id, 0, model="m")
+        upstream.default = Reply("The answer of now.")
+        made = client.post(f"/api/runs/{run_id}/steps/0/tries", params={"model": "m"}).json()
+    assert (made["answer"], made["error"]) == ("The answer of now.", "")
+    assert then.pop("session_id") == "s"
+    assert upstream.last.json == then
+    assert "ya29" not in str(upstream.last.headers)
+
+
 def test_the_error_of_the_provider_is_shown(start: Start, upstream: ScriptedUpstream) -> None:
     """A try that fails is a try, with the words of the provider."""
     server = start(storage={"raw_mb": 4}, router={"num_retries": 0})
