@@ -1,5 +1,6 @@
 """One session for reading: its steps with readings and cost, and what the person did between."""
 
+import re
 from collections.abc import Sequence
 
 import orjson
@@ -42,14 +43,11 @@ def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
 
 def steps_asked(text: str) -> range:
     """The steps in `--steps`: `A-B`, `A-` or `A`; all of them for "". Raises ConfigError."""
-    if not text:
-        return range(10**9)
-    first, dash, last = text.partition("-")
-    if first.isdigit() and (last.isdigit() or not last):
-        if dash and not last:
-            return range(int(first), 10**9)
-        return range(int(first), int(last or first) + 1)
-    raise ConfigError(f"--steps: {text!r} is not a range of steps such as 12-20")
+    asked = re.fullmatch(r"(\d+)(-?)(\d*)", text or "0-")
+    if asked is None:
+        raise ConfigError(f"--steps: {text!r} is not a range of steps such as 12-20")
+    first, dash, last = asked.groups()
+    return range(int(first), int(last or (dash and 10**9) or first) + 1)
 
 
 def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console: Console) -> None:
