@@ -1,11 +1,13 @@
 """The comments at the fields of a class, for the API's document: each is written once."""
 
-import inspect
+import linecache
 import re
+import sys
 from functools import cache
 
 _FIELD = re.compile(r"    (\w+): .*?(?:  # (.*))?")
 _ABOVE = "    # "
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 @cache
@@ -14,11 +16,17 @@ def field_comments(kind: type) -> dict[str, str]:
     or above it. A class without source, such as a built-in one, has none."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        try:
-            found |= _read(inspect.getsource(base))
-        except (OSError, TypeError):
-            continue
+        found |= _read(_classes(base.__module__).get(base.__name__, ""))
     return found
+
+
+@cache
+def _classes(module: str) -> dict[str, str]:
+    """The text of each class of a module, by name. `inspect.getsource` reads the whole syntax tree
+    of the module for each of them."""
+    path = getattr(sys.modules[module], "__file__", None)
+    _, *parts = _CLASS.split("".join(linecache.getlines(path or "")))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _read(source: str) -> dict[str, str]:
