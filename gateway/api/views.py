@@ -4,7 +4,6 @@ Plain values are many times faster than pydantic for long traces. Pydantic types
 the OpenAPI document, and a test compares the two."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -19,8 +18,6 @@ from gateway.stores.totals import RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.text.page import rendered
 from gateway.values import FieldDict
-
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def run_view(run: RunRecord, settings: Settings) -> FieldDict:
@@ -98,4 +95,4 @@ def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
     """The texts of a step under headings, sanitized for a terminal and a browser."""
     content = step.content or StepContent()
     values = {"step": step, "content": content, "guidance": guidance, "labels": KIND_LABELS}
-    return rendered(_TEMPLATES, "step.txt", values).rstrip()
+    return rendered(__package__, "step.txt", values).rstrip()

@@ -15,11 +15,12 @@ from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.declared import declare
 from gateway.commands.serve import config_file
-from gateway.commands.store import TEMPLATES, connect, say
+from gateway.commands.store import connect, say
 from gateway.config.litellm import written_as
 from gateway.config.load import ConfigFile, left_out, read_config_file
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
+from gateway.data_files import read_toml
 from gateway.dialects import CHAT, MESSAGES
 from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.hooks import given
@@ -97,32 +98,14 @@ def _unknown_models(settings: config.Settings) -> Iterator[str]:
             )
 
 
-# What a client may bring, in the header that it comes in: a made-up one of each form.
-_BROUGHT = {
-    "OpenAI key (sk-proj-)": (b"authorization", b"Bearer sk-proj-x"),
-    "ChatGPT login (chatgpt-account-id)": (b"chatgpt-account-id", b"x"),
-    "Anthropic key (sk-ant-api)": (b"x-api-key", b"sk-ant-api03-x"),
-    "Claude login (sk-ant-oat)": (b"authorization", b"Bearer sk-ant-oat01-x"),
-    "Google key or login (AIza, ya29.)": (b"authorization", b"Bearer ya29.x"),
-    "AWS key (ABSK, AWS4-HMAC-SHA256)": (b"authorization", b"AWS4-HMAC-SHA256 x"),
-    "GitHub login (gho_, ghu_, github_pat_, tid=)": (b"authorization", b"Bearer gho_x"),
-    "key of no known form": (b"authorization", b"Bearer x"),
-}
-_SEATED = (  # one path of each of the other APIs
-    "/backend-api/x",
-    "/copilot/x",
-    "/v1beta/models/x:generateContent",
-    "/v1internal:generateContent",
-    "/model/x/invoke",
-    "/v1/projects/x/locations/global/x:rawPredict",
-)
+_TRIED = read_toml(__package__, "check_config_tried.toml")
 
 
 def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target]]:
     """(API, target) of each place where clients' own credentials may go."""
     default = table.default
     yield from (("openai", default), ("anthropic", default.for_client(None, "anthropic")))
-    for seat in (table.seats.of(path, []) for path in _SEATED):
+    for seat in (table.seats.of(path, []) for path in _TRIED["paths"]):
         if seat is not None:
             yield seat.api, default.for_client(None, seat.api, seat)
     for target in (target for name in table.names for target in table.resolve(name)):
@@ -131,34 +114,20 @@ def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target]]:
 
 def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
     """The hosts to which each form of a client's own credential goes with a config."""
-    found: dict[str, dict[str, None]] = {form: {} for form in _BROUGHT}
+    found: dict[str, dict[str, None]] = {form: {} for form in _TRIED["credentials"]}
     for api, target in _asked_by_clients(table):
-        for form, header in _BROUGHT.items():
+        for form, header in _TRIED["credentials"].items():
+            name, _, value = header.encode().partition(b": ")
             with contextlib.suppress(Unauthorized):
-                if credentials.allowed([header], b"", target, api=api):
+                if credentials.allowed([(name, value)], b"", target, api=api):
                     found[form][target.api_base.netloc.decode("ascii")] = None
     return {form: list(hosts) for form, hosts in found.items()}
-
-
-_USUAL_NAMES = (
-    "gpt-4o",
-    "claude-sonnet-4-5",
-    "openai/gpt-4o",
-    "anthropic/claude-sonnet-4-5",
-    "gemini/gemini-2.5-pro",
-    "deepseek/deepseek-chat",
-    "bedrock/us.anthropic.claude-opus-4-7",
-    "openrouter/auto",
-    "meta-llama/llama-3.3-70b-instruct",
-    "gpt-oss:120b",
-)
-"""Names of models as clients ask for them: plain, with a provider's prefix, of open models."""
 
 
 def name_hosts(table: DeploymentTable) -> dict[str, str]:
     """The place of each of ten usual names with a config, and its name there if not its own."""
     found = {}
-    for asked in _USUAL_NAMES:
+    for asked in _TRIED["names"]:
         dialect = MESSAGES if asked.startswith("claude") else CHAT
         try:
             target = table.resolve(asked)[0].for_dialect(dialect)
@@ -192,7 +161,7 @@ def _check_config(args: argparse.Namespace) -> int:
         say(json.dumps(about | report))
     else:
         values = {"name": str(path or "defaults"), "report": report}
-        say(rendered(TEMPLATES, "check_config.txt", values).rstrip())
+        say(rendered(__package__, "check_config.txt", values).rstrip())
     if found:
         return 2
     return 0

@@ -12,7 +12,6 @@ from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import open_stores
 from gateway.commands.declared import declare
 from gateway.commands.store import (
-    TEMPLATES,
     answer,
     found_storage,
     note_act,
@@ -146,7 +145,7 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
     matches = (await library.look_up(query, args.tenant))[: args.limit]
     if not args.json:
         shown = {"matches": matches, "gate": gate}
-        return say(rendered(TEMPLATES, "patterns_found.txt", shown).rstrip())
+        return say(rendered(__package__, "patterns_found.txt", shown).rstrip())
     for match in matches:
         found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
         say(json.dumps({**found, "fields": match.pattern.fields}))

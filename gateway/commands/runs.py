@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import TEMPLATES, answer, as_line, kept, say, table
+from gateway.commands.store import answer, as_line, kept, print_styled, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.holds import answer_question, known_subject
@@ -24,10 +24,8 @@ from gateway.reporting.wrong_alarms import find_alarms
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import filters, lists
 from gateway.stores.controls import STEERING, Action, Control
-from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
-from gateway.stores.traces import RunTrace
 from gateway.text import formatting
 from gateway.text.page import rendered
 from gateway.text.sanitize import one_line
@@ -130,7 +128,7 @@ async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Name
         say("no sessions")
     else:
         values = {"sessions": found.sessions}
-        say(rendered(TEMPLATES, "sessions.txt", values).rstrip())
+        say(rendered(__package__, "sessions.txt", values).rstrip())
 
 
 async def _show_session(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -143,7 +141,7 @@ async def _show_session(stores: Stores, settings: Settings, args: argparse.Names
 
         say(as_line(tree_view(tree, settings)))
     else:
-        say(rendered(TEMPLATES, "session.txt", {"tree": tree}).rstrip())
+        say(rendered(__package__, "session.txt", {"tree": tree}).rstrip())
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -166,23 +164,25 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     elif args.step is not None:
         say(step_text(trace.steps[0], trace.injections))
     else:
-        _print_run(trace)
+        monitors = dict.fromkeys(name for step in trace.steps for name in step.scores)
+        shown = {"trace": trace, "monitors": monitors, "labels": KIND_LABELS}
+        print_styled(__package__, "run.txt", shown)
 
 
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.runs import store_outcome
 
-    reported = OutcomeRow(
-        run_id=args.run_id,
-        tenant="",
-        source="told_cli",
-        verdict=args.outcome,
-        at=0.0,
+    run = await store_outcome(
+        stores.runs,
+        stores.learning,
+        args.run_id,
+        tenant=None,
+        source="cli",
+        masks=settings.storage.mask_secrets,
+        outcome=args.outcome,
         score=args.score,
         comment=args.comment,
     )
-    masks = settings.storage.mask_secrets
-    run = await store_outcome(stores.runs, stores.learning, reported, tenant=None, masks=masks)
     if run is None:
         raise ConfigError(f"there is no run {args.run_id!r}")
     known = {"run_id": run.id, "outcome": args.outcome}
@@ -246,15 +246,6 @@ def _without_outcome(run: RunRecord) -> str:
     if run.handed_over is None:
         return ""
     return "handed over"
-
-
-def _print_run(trace: RunTrace) -> None:
-    console = Console(highlight=False)
-    monitors = dict.fromkeys(name for step in trace.steps for name in step.scores)
-    values = {"trace": trace, "monitors": monitors, "labels": KIND_LABELS}
-    for line in rendered(TEMPLATES, "run.txt", values).splitlines():
-        style = formatting.STATE_COLOURS.get(line.partition(" ")[0], "")
-        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
@@ -334,7 +325,7 @@ async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespac
 async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
     if not args.json:
-        return say(rendered(TEMPLATES, "held.txt", {"held": listed}).rstrip())
+        return say(rendered(__package__, "held.txt", {"held": listed}).rstrip())
     for control in listed:
         say(as_line(control))
 
@@ -349,7 +340,7 @@ async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) 
         for group in groups:
             say(as_line({"value": group.value, "sums": sums_view(group.sums)}))
     else:
-        say(rendered(TEMPLATES, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
+        say(rendered(__package__, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
 
 
 async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gateway.auth.authenticator import process_key
 from gateway.commands.declared import declare
-from gateway.commands.store import TEMPLATES
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
@@ -73,4 +72,4 @@ def facts(settings: Settings, url: str) -> str:
 
     routes = ", ".join(f"{state} {model}" for state, model in settings.model_routing.items())
     values = {"settings": settings, "url": url, "key": process_key(), "routes": routes}
-    return rendered(TEMPLATES, "serve.txt", values)
+    return rendered(__package__, "serve.txt", values)

@@ -21,14 +21,15 @@ from gateway.process.running_gateways import is_alive, running_gateways, state_d
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import persons_name
 from gateway.tasks import off_loop
-from gateway.values import T
+from gateway.text.formatting import STATE_COLOURS
+from gateway.text.page import rendered
+from gateway.values import Fields, T
 from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
-TEMPLATES = Path(__file__).with_name("templates")
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
@@ -67,6 +68,18 @@ def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
     for name in right:
         made.add_column(name, justify="right", no_wrap=True)
     return made
+
+
+def print_styled(package: str, template: str, values: Fields) -> None:
+    """Print the text of a template; a terminal shows states and caveats by their colours."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    styles = {**STATE_COLOURS, "-": "yellow"}
+    for line in rendered(package, template, values).splitlines():
+        style = styles.get(line.partition(" ")[0], "")
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def found_storage(storage: StorageSettings, subject: str | None = None) -> StorageSettings:
@@ -153,14 +166,13 @@ async def run_on(command: Command, settings: Settings, args: Any, creates: bool 
         await stores.close()
 
 
-def add_acts(kind: str, *verbs: argparse.ArgumentParser) -> None:
-    """Declare verbs that change something: they need the admin key, take an author and a reason,
-    and the audit log keeps them under this kind. Without one the command writes its entry."""
+def add_acts(kind: str, verb: argparse.ArgumentParser) -> None:
+    """Declare a verb that changes something: it needs the admin key, takes an author and a reason,
+    and the audit log keeps it under this kind. Without one the command writes its entry."""
     user = os.environ.get("USER") or os.environ.get("USERNAME", "")
-    for verb in verbs:
-        verb.add_argument("--author", default=user, help="your name (default: $USER)")
-        verb.add_argument("--reason", default="", help="kept; of a stop: shown to the client")
-        verb.set_defaults(act=(kind, verb.prog.split()[-1]), changes=True)
+    verb.add_argument("--author", default=user, help="your name (default: $USER)")
+    verb.add_argument("--reason", default="", help="kept; of a stop: shown to the client")
+    verb.set_defaults(act=(kind, verb.prog.split()[-1]), changes=True)
 
 
 async def permit(stores: Stores, args: argparse.Namespace) -> None:

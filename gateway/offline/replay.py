@@ -25,14 +25,13 @@ from gateway.offline.playback import (
     play,
 )
 from gateway.text.formatting import progress_bar
-from gateway.values import Fields, Texts, frozen
+from gateway.values import Fields, T, Texts, frozen
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
 _AHEAD = 16  # items for each process that may be done before they are taken
 
 Line = tuple[str, str]  # the place of a recording, and its text
-T = TypeVar("T")
 R = TypeVar("R")
 Answers = Callable[[ReplayPolicy], AbstractContextManager[LookUps]]
 

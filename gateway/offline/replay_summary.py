@@ -2,13 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 from gateway.offline.playback import ALARM, Replayed
 from gateway.text.page import rendered
 from gateway.values import FieldDict, Fields
-
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def summary(kept: Sequence[Replayed]) -> str:
@@ -16,7 +13,7 @@ def summary(kept: Sequence[Replayed]) -> str:
     runs = [each.played for each in kept if each.played is not None]
     rows = [*by_model(runs), (("all", ""), runs)]
     shown = [(*names, _sums(members)) for names, members in rows]
-    return rendered(_TEMPLATES, "replay_summary.txt", {"count": len(kept), "rows": shown})
+    return rendered(__package__, "replay_summary.txt", {"count": len(kept), "rows": shown})
 
 
 def by_model(runs: Sequence[Fields]) -> list[tuple[tuple[str, str], list[Fields]]]:

@@ -3,6 +3,7 @@
 The dashboard serves its pages; reports and the history write files that load nothing."""
 
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,10 @@ def style_sheet() -> str:
     return (_SHARED / "app.css").read_text(encoding="utf-8")
 
 
-def rendered(folder: Path, template: str, values: Fields) -> str:
-    """The text of a template; a page has the style sheet in it, so that it loads nothing."""
+def rendered(package: str, template: str, values: Fields) -> str:
+    """The text of a template in a package's folder `templates`; a page has the style sheet in it,
+    so that it loads nothing."""
+    folder = Path(str(files(package)), "templates")
     style = Markup(style_sheet())  # noqa: S704 - a file of this package
     return page_templates(folder).get_template(template).render(values, style=style)
 

@@ -3,7 +3,6 @@
 import argparse
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores
@@ -19,7 +18,6 @@ from gateway.hooks import given
 from gateway.text.formatting import amount
 from gateway.text.page import rendered
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
 
 
@@ -46,7 +44,7 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     elif not views:
         say("no budget has been used")
     else:
-        say(rendered(_TEMPLATES, "budgets.txt", {"views": views, "amount": amount}).rstrip())
+        say(rendered(__package__, "budgets.txt", {"views": views, "amount": amount}).rstrip())
 
 
 async def _allow(

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +19,6 @@ from gateway.features.history.summary import (
 from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.page import rendered
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _ROWS = 5  # of projects, models and weeks
 _PROJECTS = 2  # whose typed sentences the first screen has
 _TITLES = {"sub-agent": "sub-agents", "week": "week of"}
@@ -65,7 +63,7 @@ def print_text(console: Console, template: str, **values: Any) -> None:
 def text_of(template: str, **values: Any) -> str:
     """A text or a page of this package."""
     shared = {"day_of": day_of, "short_id": short_id, "away_s": AWAY_S}
-    return rendered(_TEMPLATES, template, shared | values)
+    return rendered(__package__, template, shared | values)
 
 
 def rows_of_sums(

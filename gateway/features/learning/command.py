@@ -30,7 +30,6 @@ from gateway.text.page import rendered
 from gateway.values import FieldDict
 
 _MOST = 100_000
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
 def add_parser(commands: Any) -> None:
@@ -61,8 +60,7 @@ async def _change(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 
 async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    opening = PromptMessage(role="system", text=f"Working directory: {args.project.absolute()}")
-    scope, name = project_of([opening])
+    scope, name = _project_in(args.project.absolute())
     marks = {"scope": scope, "project": name, "author": args.author}
     at = time.time()
     if args.typed:
@@ -72,14 +70,18 @@ async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
     answer(args, {"pattern_id": args.pattern_id, "changed": True}, args.pattern_id)
 
 
+def _project_in(folder: Path) -> tuple[str, str]:
+    """The project of runs in a folder; see `project_of`."""
+    return project_of([PromptMessage(role="system", text=f"Working directory: {folder}")])
+
+
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
     found = await stores.learning.lessons(wanted, limit=_MOST)
     counts = await count_typed(stores.learning, found, args.tenant)
     rows = views.rule_views(found, counts)
     if args.project or args.export:
-        opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
-        scope, name = project_of([opening])
+        scope, name = _project_in(Path.cwd())
         own = (row["project"] for row in rows if row["scope"] == scope)
         name = args.project or next(own, name)
         known = ", ".join(sorted({row["project"] for row in rows})) or "none, nobody stated a rule"
@@ -92,7 +94,7 @@ async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -
         await _export_rules(stores, args.export, rows)
         return
     if not args.json:
-        return say(rendered(_TEMPLATES, "rules.txt", {"rows": rows}).rstrip())
+        return say(rendered(__package__, "rules.txt", {"rows": rows}).rstrip())
     for row in rows:
         say(as_line({**row, "typed": asdict(row["typed"])}))
 

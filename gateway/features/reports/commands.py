@@ -6,11 +6,10 @@ import time
 from typing import Any
 
 from msgspec import structs
-from rich.console import Console
 
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import as_line, confirmed, kept, say
+from gateway.commands.store import as_line, confirmed, kept, print_styled, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
@@ -18,13 +17,11 @@ from gateway.features.reports.pilot import pilot_change, pilot_report
 from gateway.features.reports.results import effects_of
 from gateway.features.reports.routing import read_routing
 from gateway.features.reports.savings import read_savings
-from gateway.features.reports.week import TEMPLATES, monday_of, read_week
+from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import RunFilter
 from gateway.stores.sql.changes import pilot_of
-from gateway.text import formatting
 from gateway.text.page import rendered
-from gateway.values import FieldDict
 
 
 def add_report(commands: Any) -> None:
@@ -52,7 +49,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         template = "week.txt"
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
-            args.html.write_text(rendered(TEMPLATES, "week_page.html", shown), encoding="utf-8")
+            args.html.write_text(rendered(__package__, "week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
         template = "summary.txt"
         health = await store.health_summary(RunFilter(tenant=tenant))
@@ -75,9 +72,9 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     if args.json:
         say(as_line(shown))
     elif isinstance(shown, dict):
-        _print(template, shown)
+        print_styled(__package__, template, shown)
     else:
-        _print(template, {"found": shown, "effects_of": effects_of})
+        print_styled(__package__, template, {"found": shown, "effects_of": effects_of})
 
 
 async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -112,17 +109,11 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         return say(as_line(found))
     if found is None:
         return say("there is no pilot: `gateway pilot start` begins one")
-    say(rendered(TEMPLATES, "pilot.txt", {"found": found}))
+    say(rendered(__package__, "pilot.txt", {"found": found}))
     if found.results.runs:
-        _print("experiment.txt", {"found": found.results, "effects_of": effects_of})
+        print_styled(
+            __package__, "experiment.txt", {"found": found.results, "effects_of": effects_of}
+        )
 
 
 _MOST_CHANGES = 1000
-
-
-def _print(template: str, values: FieldDict) -> None:
-    """The text of a template; a terminal shows states and caveats by their colours."""
-    console = Console(highlight=False)
-    styles = {**formatting.STATE_COLOURS, "-": "yellow"}
-    for line in rendered(TEMPLATES, template, values).splitlines():
-        formatting.print_line(console, line, styles.get(line.partition(" ")[0], ""))

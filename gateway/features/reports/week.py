@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores
@@ -16,10 +15,10 @@ from gateway.stores.learning import LessonFilter
 from gateway.stores.severity import run_severity, streaks
 from gateway.stores.totals import HAND_OVER, ExperimentRun, plus
 from gateway.stores.usage import BUCKET_S, bucket_start
+from gateway.text.formatting import iso
 from gateway.text.page import rendered
 from gateway.values import FieldDict
 
-TEMPLATES = Path(__file__).with_name("templates")
 _WEEK_S = BUCKET_S["week"]
 _STRETCHES = 5
 _SAID = 3
@@ -47,10 +46,6 @@ def monday_of(day: str | None, now: float) -> int:
     return bucket_start(at, "week")
 
 
-def _day(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
-
-
 async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDict:
     """The week from `monday` on, as pages show it. Raises: StoreError."""
     until = monday + _WEEK_S
@@ -66,8 +61,8 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
     heard = [run for run in runs if run.human]
     wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
     week = {
-        "day": _day(monday),
-        "around": (_day(monday - _WEEK_S), _day(until)),
+        "day": iso(monday)[:10],
+        "around": (iso(monday - _WEEK_S)[:10], iso(until)[:10]),
         "now": await stores.runs.health_summary(own),
         "before": await stores.runs.health_summary(earlier),
         "p50_usd": costs[len(costs) // 2] if costs else None,
@@ -91,7 +86,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
         "lessons": [x for x in await stores.learning.lessons(wanted) if x.updated_at < until],
         "savings": savings,
     }
-    lines = rendered(TEMPLATES, "week_summary.txt", week).splitlines()
+    lines = rendered(__package__, "week_summary.txt", week).splitlines()
     return {**week, "title": f"Week of {week['day']}", "summary": lines}
 
 

@@ -12,7 +12,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Status
 from gateway.errors import BudgetExceeded
-from gateway.features.reports.week import TEMPLATES, monday_of, read_week
+from gateway.features.reports.week import monday_of, read_week
 from gateway.steering.transcript.interventions import KIND_LABELS, Intervention
 from gateway.text.page import rendered
 from steering_gateway_testing.store_conformance import records
@@ -75,7 +75,9 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     week = await read_week(stores, monday_of("2023-11-15", 0), records.TENANT)
     assert (week["now"].total_runs, week["before"].total_runs) == (2, 1)
     paid = {"savings": (), "paid": week["parts"]["Login"][0], "wrong_alarms": ()}
-    report = rendered(TEMPLATES, "summary.txt", {**structs.asdict(week["now"]), **paid})
+    report = rendered(
+        "gateway.features.reports", "summary.txt", {**structs.asdict(week["now"]), **paid}
+    )
     assert ", of it $0.25 with subscriptions, which nobody pays" in report
     (run, _, length, _) = week["stretches"][0]
     assert (run.id, length) == ("r0000", 7)
@@ -89,7 +91,7 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     assert [each[1:] for each in week["said"]] == [(1, KIND_LABELS["reject"], "not like this")]
     assert (week["heard"], week["heard_usd"], week["stopped_usd"]) == (1, 0.25, 2.25)
     for name in ("week_page.html", "week.txt"):
-        shown = rendered(TEMPLATES, name, week)
+        shown = rendered("gateway.features.reports", name, week)
         for words in (
             "r0000",
             "stopped by a budget",
@@ -103,6 +105,6 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
             "by person",
         ):
             assert words in shown.lower(), (name, words)
-    assert "over <b>" not in rendered(TEMPLATES, "week_page.html", week)
+    assert "over <b>" not in rendered("gateway.features.reports", "week_page.html", week)
     assert (await read_week(stores, monday_of("2023-11-15", 0), "other"))["now"].total_runs == 0
     await stores.close()
