@@ -13,7 +13,7 @@ from gateway.api.operations import (
     Operations,
     like,
     shape,
-    unusable,
+    usable,
 )
 from gateway.api.params import (
     Flag,
@@ -24,9 +24,7 @@ from gateway.api.params import (
     naming,
 )
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
-from gateway.runtime import Runtime
 from gateway.stores.filters import run_filter
-from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.traces import RunTrace
 from gateway.stores.usage import GROUPS, Sums
 from gateway.values import FieldDict
@@ -83,8 +81,9 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     """Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV."""
     params = request.params
     runs = run_filter(dict(params), request.tenant)
+    sums = usable(request.runtime.opened.stores.attribution, "the store cannot sum up runs")
     with naming("by"):
-        groups = await _store(request.runtime).groups(runs, params.by)
+        groups = await sums.groups(runs, params.by)
     if params.format == "csv":
 
         async def table() -> AsyncIterator[bytes]:
@@ -119,10 +118,3 @@ async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[
             first = False
     if waiting or first:
         yield export_lines(waiting, form, first=first)
-
-
-def _store(runtime: Runtime) -> AttributionStore:
-    store = runtime.opened.stores.attribution
-    if store is None:
-        raise unusable("the store cannot sum up runs", None, None)
-    return store

@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import StringConstraints
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, shape
-from gateway.api.params import Cursor, PageParameters, Sent, Text, Time
+from gateway.api.params import Author, Cursor, PageParameters, Sent, Text, Time
 from gateway.api.runs import RunParameters, run_named, unknown_run
 from gateway.api.views import picked
 from gateway.auth.access import Access
 from gateway.errors import Forbidden
 from gateway.reporting.run_exports import MEDIA, csv_lines
 from gateway.runtime import Runtime
-from gateway.stores.sql.changes import Change, ChangeStore, persons_name
+from gateway.stores.sql.changes import Change, ChangeStore
 from gateway.values import FieldDict, Fields
 
 OPERATIONS = Operations()
@@ -107,7 +107,7 @@ class CommentBody(Sent):
     # 1 to 500 characters, blanks at the ends removed
     comment: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
     # name that is shown; nothing proves it
-    author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
+    author: Author = ""
 
 
 @OPERATIONS.add("POST /api/runs/{run_id}/comments", dict[str, str], "Its run.", body=CommentBody)

@@ -3,15 +3,14 @@
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
-from gateway.api.params import Parameters, PathText, Sent, TenantParameter
+from gateway.api.params import Author, Parameters, PathText, Sent, TenantParameter
 from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.holds import answer_question, known_subject
 from gateway.stores.controls import STEERING, Action, Control
-from gateway.stores.sql.changes import persons_name
 from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
 
@@ -34,7 +33,7 @@ class ControlBody(Sent):
     # shown to the client and on the run's page
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
     # name that is shown; nothing proves it
-    author: Annotated[str, Field(max_length=80), AfterValidator(persons_name)] = ""
+    author: Author = ""
 
 
 class HeldView(BaseModel):

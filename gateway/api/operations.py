@@ -15,7 +15,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.text.sanitize import without_folders
-from gateway.values import FieldDict, Fields, frozen
+from gateway.values import FieldDict, Fields, T, frozen
 from gateway.wire.coerce import as_json_value
 from gateway.wire.headers import header
 
@@ -290,6 +290,13 @@ def unusable(message: str, code: str | None, label: str | None, *headers: Any) -
     """The answer while a part of the gateway is off or fails."""
     kind = "server_error"
     return GatewayError(message, status=503, type=kind, code=code, label=label, headers=headers)
+
+
+def usable(part: T | None, otherwise: str) -> T:
+    """A part of the store that is there. Raises: GatewayError (503), which says `otherwise`."""
+    if part is None:
+        raise unusable(otherwise, None, None)
+    return part
 
 
 def unavailable(error: StoreError) -> GatewayError:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,6 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from gateway.core.pattern import MAX_ID_CHARS
 from gateway.errors import BadRequest
 from gateway.stores import filters, lists
+from gateway.stores.sql.changes import persons_name
 from gateway.values import FieldDict, Fields
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -39,6 +41,9 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     in_headers: ClassVar[frozenset[str]] = frozenset()
+
+
+Author = Annotated[str, Field(max_length=80), AfterValidator(persons_name)]
 
 
 class Sent(BaseModel):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import make_dataclass, replace
+from dataclasses import make_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -26,7 +26,6 @@ from gateway.api.params import (
     SortParameters,
     TenantParameter,
     Text,
-    described,
     naming,
     page_request,
 )
@@ -97,13 +96,9 @@ class Run(Described, RunRecord):
 class Health(Described, health.HealthSummary):
     """The health of the selected runs, and what no run has."""
 
-    unrecorded_calls: Annotated[
-        Mapping[str, int],
-        described(
-            "Unsteered calls by reason whose conversation was not found, or whose body was too "
-            "large to read, since the start of the process; empty for a tenant's own key."
-        ),
-    ]
+    # unsteered calls by reason whose conversation was not found, or whose body was too large to
+    # read, since the start of the process; empty for a tenant's own key
+    unrecorded_calls: Mapping[str, int]
 
 
 class Spread(Described, health.Spread):
@@ -272,22 +267,32 @@ async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord
 
 
 async def store_outcome(
-    runs: RunStore, learning: LearningStore, said: OutcomeRow, tenant: str | None, *, masks: bool
+    runs: RunStore,
+    learning: LearningStore,
+    given: str,
+    tenant: str | None,
+    *,
+    source: str,
+    masks: bool,
+    outcome: str,
+    score: float | None,
+    comment: str,
 ) -> RunRecord | None:
-    """Store an outcome of the run that its id names; None where there is no such run. The same
-    again changes nothing."""
-    run = await run_named(runs, said.run_id, tenant)
-    source = said.source.removeprefix("told_")
-    if run is None:
+    """Store an outcome of the run that the id `given` names; None where there is no such run. The
+    same again changes nothing."""
+    run = await run_named(runs, given, tenant)
+    if run is None or not await runs.set_outcome(run.id, outcome, source=source, tenant=tenant):
         return None
-    if not await runs.set_outcome(run.id, said.verdict, source=source, tenant=tenant):
-        return None
-    if masks:
-        comment = mask_secrets(said.comment)
-    else:
-        comment = said.comment
-    said = replace(said, run_id=run.id, tenant=run.tenant, comment=comment, at=time.time())
-    await learning.add_outcome(said)
+    row = OutcomeRow(
+        run_id=run.id,
+        tenant=run.tenant,
+        source=f"told_{source}",
+        verdict=outcome,
+        score=score,
+        comment=mask_secrets(comment) if masks else comment,
+        at=time.time(),
+    )
+    await learning.add_outcome(row)
     return run
 
 
@@ -296,18 +301,18 @@ async def keep_outcome(
 ) -> str:
     """Store a run's outcome and notify the subscribers; the run's id. Raises: NotFound."""
     tenant = access.tenant if access else None
-    said: FieldDict = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
-    reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
+    said = body.model_dump()
     masks = runtime.settings.storage.mask_secrets
-    run = await store_outcome(runtime.runs, runtime.lessons, reported, tenant=tenant, masks=masks)
+    run = await store_outcome(
+        runtime.runs, runtime.lessons, given, tenant=tenant, source="api", masks=masks, **said
+    )
     if run is None:
         raise unknown_run(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
     runtime.log.info("outcome reported", **what)
     if access and access.controls:  # a person's; agents report their own
-        values = body.model_dump()
-        await note(runtime, access, "outcome", act="report", subject=run.id, said=values)
+        await note(runtime, access, "outcome", act="report", subject=run.id, said=said)
     return run.id
 
 
@@ -354,11 +359,7 @@ async def keep_wrong_alarm(
     is no such run, or no alarm at the step; StoreError."""
     found = await wrong_alarms.find_alarms(runtime.runs, run_id, body.step, tenant=tenant)
     if found is None:
-        if body.step is None:
-            where = ""
-        else:
-            where = f" at step {body.step}"
-        raise NotFound(f"there is no alarm{where} in a run {run_id[:80]!r}", param="run_id")
+        raise NotFound(f"there is no such alarm in a run {run_id[:80]!r}", param="run_id")
     for control in found.holds(body.reason, access.author):
         if body.undo:
             await runtime.holds.release(control.subject)

@@ -3,7 +3,7 @@
 from msgspec.structs import asdict
 from pydantic import BaseModel
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, unusable
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, usable
 from gateway.api.params import (
     Cursor,
     Flag,
@@ -127,7 +127,4 @@ def session_view(session: sessions.Session, settings: Settings) -> FieldDict:
 
 def session_store(runtime: Runtime) -> SessionStore:
     """The sessions of the store. Raises: StoreUnavailable: it cannot put runs together."""
-    store = runtime.opened.stores.sessions
-    if store is None:
-        raise unusable("the store cannot put runs together", None, None)
-    return store
+    return usable(runtime.opened.stores.sessions, "the store cannot put runs together")

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.features.history.session import HumanTurn, Session
+from gateway.steering.evidence.commands import PLAN_NAME
 from gateway.steering.transcript.content import asks_user, read_calls, read_content
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_mapping, list_at, text_at
 
-_PLANS = re.compile(
-    r"(?:todo_?(?:write|list)|(?:write|update|manage)_?(?:todos?|todo_?list|plan))$", re.IGNORECASE
-)
 _ITEMS = ("todos", "plan", "items", "todoList", "todo_list")
 _CLOSED = ("completed", "done", "cancelled", "canceled", "deleted")
 _NEXT = re.compile(
@@ -71,7 +69,7 @@ def _open_items(session: Session) -> int:
     for call in reversed(session.calls):
         message = session.messages[call.position]
         for asked in reversed(read_calls(message, read_content(message.get("content")))):
-            if _PLANS.search(asked.name):
+            if PLAN_NAME.search(asked.name):
                 return _open_in(asked.arguments)
     return 0
 

@@ -4,7 +4,7 @@ week, what was paid again, where time went, how they ended, with interruptions a
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,8 @@ from gateway.features.history.endings import Ending
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
 from gateway.features.history.sub_agents import names_of, root_of
+from gateway.stores.usage import bucket_start
+from gateway.text.formatting import iso
 from gateway.text.sentences import is_english
 from gateway.text.typed_sentences import typed_sentences
 from gateway.values import Value
@@ -245,8 +247,7 @@ def week_of(moment: float | None) -> str:
     """The Monday of the week of a time, as an ISO date; "unknown" without a time."""
     if moment is None:
         return "unknown"
-    day = datetime.fromtimestamp(moment, UTC).date()
-    return (day - timedelta(days=day.weekday())).isoformat()
+    return iso(bucket_start(moment, "week"))[:10]
 
 
 def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, SessionSums]]:

@@ -15,10 +15,10 @@ from gateway.api.params import (
     Sent,
     TenantParameter,
     Time,
-    described,
     naming,
 )
 from gateway.api.runs import RunOfTenant
+from gateway.api.views import picked
 from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
@@ -35,16 +35,22 @@ from gateway.values import FieldDict
 
 OPERATIONS = Operations()
 STATUSES = tuple(status.value for status in Status)
+StatusName = Annotated[str, OneOf(STATUSES)]
 TIERS = (Tier.E1.value, Tier.E2.value)
 _MOST_DECISIONS = 1000
 
 
-class LessonFilters(TenantParameter):
+class LessonChoice(TenantParameter):
+    """Choice of lessons."""
+
+    status: StatusName | None = None  # in this status
+    tier: Annotated[str, OneOf(TIERS)] | None = None  # of this tier
+
+
+class LessonFilters(LessonChoice):
     """Filter of lessons."""
 
-    status: Annotated[str, OneOf(STATUSES)] | None = described("In this status.", None)
-    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
-    since: Time | None = described("Changed at or after this time.", None)
+    since: Time | None = None  # changed at or after this time
     limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
 
 
@@ -58,15 +64,15 @@ class ForgetBody(ControlBody):
 class LessonParameters(TenantParameter):
     """Id of a lesson."""
 
-    pattern_id: PathText = described("The lesson's id.")
+    pattern_id: PathText  # the lesson's id
 
 
 @like(learning.Posterior)
 class Posterior(BaseModel):
     """Result of the decisions about a lesson; null where there are none yet."""
 
-    effect: float | None = described("Held minus given, as probabilities.")
-    share: float = described("Of the occasions on which it is given next.")
+    effect: float | None  # held minus given, as probabilities
+    share: float  # of the occasions on which it is given next
 
 
 class TrialArm(BaseModel):
@@ -88,8 +94,8 @@ class LessonRecord(BaseModel):
     """A lesson."""
 
     tier: Literal["e1", "e2"]  # e1 = about one failure, e2 = about a kind of failure
-    tenant: str = described("Empty for a lesson that all tenants share.")
-    status: Annotated[str, OneOf(STATUSES)]  # candidate, trial, active, quarantined or retired
+    tenant: str  # empty for a lesson that all tenants share
+    status: StatusName  # candidate, trial, active, quarantined or retired
     trust: str  # least trusted source of the text; decides whether it is advice or a quotation
     advice: str  # the text that runs are given
     why_not_active: str  # what is missing, in words; empty for an active one
@@ -142,7 +148,7 @@ class MarkedCall(BaseModel):
 class LessonChange(Sent):
     """Change of a lesson: another status or text, or a call at whose like a rule is given again."""
 
-    status: Annotated[str, OneOf(STATUSES)] | None = None  # null: it stays
+    status: StatusName | None = None  # null: it stays
     # another text makes a new version, in trial; null: it stays
     advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
     mark: MarkedCall | None = None  # null: none is added or taken back
@@ -264,7 +270,7 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> Fiel
         "typed": (await learning_of(runtime).typed(access.tenant)).get(pattern.pattern_id),
         "reminds_at": sorted({row.task for row in evidence if row.kind == learning.MARK}),
         "evidence": [
-            {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
+            {"step": row.step_index, **picked(row, "run_id", "kind", "at")}
             for row in evidence
             if access.tenant in (None, row.tenant)
         ],

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from gateway.core.pattern import Lesson, content
 from gateway.features.history.session import HumanTurn, Session
@@ -15,7 +14,7 @@ from gateway.steering.transcript.text_protocols import read_cue
 from gateway.stores.learning import StoredLesson
 from gateway.stores.sql.learning import LearningStore, SaidRow
 from gateway.tasks import off_loop
-from gateway.text.formatting import counted
+from gateway.text.formatting import counted, iso
 from gateway.text.sentences import nearly_equal, sentences
 from gateway.values import Value
 
@@ -36,9 +35,8 @@ class TypedCounts(Value):
         before += counted(self.sessions_before, "session")
         if self.at is None:
             return before
-        day = datetime.fromtimestamp(self.at, UTC).date()
         since = f"{self.typed_since} in {self.sessions_since} since"
-        return f"written down on {day}; {before} before, {since}"
+        return f"written down on {iso(self.at)[:10]}; {before} before, {since}"
 
 
 Place = tuple[str, str, str]  # tenant, digest and name of a project

@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from gateway.api.params import Flag, OneOf, TenantParameter, naming
+from gateway.api.params import Flag, TenantParameter, naming
 from gateway.api.views import picked
 from gateway.core.pattern import ENDED, content
 from gateway.errors import BadRequest, GatewayError
@@ -35,11 +34,9 @@ _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "r
 """The status that a lesson gets by a button."""
 
 
-class LessonListParameters(TenantParameter):
+class LessonListParameters(lessons.LessonChoice):
     """Filter of lessons."""
 
-    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None  # None = any
-    tier: Annotated[str, OneOf(lessons.TIERS)] | None = None  # None = any
     typed: Flag | None = None  # list what people typed in several sessions: reads all of them
     # a call, `RUN step N`, for which a rule is chosen; None = the lessons are only shown
     mark: str | None = None

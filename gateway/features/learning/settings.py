@@ -29,14 +29,6 @@ class LearningSettings:
         at_least(self, 0, "per_call", "per_run")
         at_least(self, 120, "max_chars")
 
-    def rules(self) -> "LessonSettings":
-        """The settings that decide about lessons for a call."""
-        from gateway.steering.guidance.lessons import LessonSettings
-
-        names = ("per_call", "per_run", "max_chars")
-        same = {name: getattr(self, name) for name in names}
-        return LessonSettings(trials=self.trials == "on", **same)
-
 
 @frozen
 class ReaderSettings:
@@ -61,4 +53,8 @@ class ReaderSettings:
 
 def lesson_rules(settings: "Settings") -> "LessonSettings":
     """The settings that decide about lessons for a call."""
-    return settings.of(LearningSettings).rules()
+    from gateway.steering.guidance.lessons import LessonSettings
+
+    own = settings.of(LearningSettings)
+    same = {name: getattr(own, name) for name in ("per_call", "per_run", "max_chars")}
+    return LessonSettings(trials=own.trials == "on", **same)

@@ -86,22 +86,17 @@ def _ratio(first: _Figure, second: _Figure) -> Ratio | None:
 
 
 def _mean(spent: Spent) -> _Figure:
-    """The winsorised mean. Its limits vary with the number of runs above them, and all runs that
-    count as a limit vary with it."""
-    values = [value for _, value in spent]
+    """The winsorised mean. Its upper limit varies with the number of runs above it, and all runs
+    that count as the limit vary with it; at the lower one amounts hardly differ."""
+    least = _quantile(spent, WINSOR_SHARE).value
+    most = _quantile(spent, 1 - WINSOR_SHARE)
     runs = len(spent)
-    ends = {share: _quantile(spent, share) for share in (WINSOR_SHARE, 1 - WINSOR_SHARE)}
-    least, most = (each.value for each in ends.values())
-    kept = [min(max(value, least), most) for value in values]
-    mean = math.fsum(kept) / runs
-    for end in ends.values():
-        above = [value > end.value for value in values]
-        ranks = sum(end.low < value <= end.high for value in values)
-        step = WINSOR_SHARE * runs * (end.high - end.low) / max(ranks, 1)
-        kept = [value + step * is_above for value, is_above in zip(kept, above, strict=True)]
-    units = [unit for unit, _ in spent]
-    half = reach(list(zip(units, kept, strict=True))) or 0.0
-    factor = math.exp(half / runs / (mean or 1.0))
+    kept = [(unit, min(max(value, least), most.value)) for unit, value in spent]
+    mean = total(kept) / runs
+    ranks = sum(most.low < value <= most.high for _, value in spent)
+    step = WINSOR_SHARE * runs * (most.high - most.low) / max(ranks, 1)
+    moved = [(unit, value + step * (value == most.value)) for unit, value in kept]
+    factor = math.exp((reach(moved) or 0.0) / runs / (mean or 1.0))
     return _Figure(mean, mean / factor, mean * factor)
 
 

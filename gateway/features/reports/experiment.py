@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Literal, get_args
 
 from gateway.features.reports import results
@@ -24,14 +23,11 @@ class RunGroup:
         self.runs = runs
         judged = [run for run in runs if run.outcome is not None]
         self.sample = Sample(outcomes=[(run.unit, run.outcome == "success") for run in judged])
-        self._spent: dict[Kind, Spent] = {}
 
     def spent(self, kind: Kind) -> Spent:
         """Returns the spending of each run whose spending is known."""
-        if kind not in self._spent:
-            known = map(attrgetter("unit", kind), self.runs)
-            self._spent[kind] = [pair for pair in known if pair[1] is not None]
-        return self._spent[kind]
+        known = [(run.unit, getattr(run, kind)) for run in self.runs]
+        return [(unit, amount) for unit, amount in known if amount is not None]
 
     def estimated(self, part: str) -> float:
         """Estimated part of the runs' `calls`, `tokens` or `cost_usd`."""

@@ -125,8 +125,7 @@ def caveats_of(
         *_about_assignment(arms, ratio, runs, checked=checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
-        *_about_cost(arms),
-        *_about_runs(runs),
+        *_about_runs(arms, runs),
     )
     said = _sentences()
     return tuple(Caveat(code=code, message=said[code].format(**named)) for code, named in found)
@@ -181,14 +180,11 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
             yield "repeated_units", {"pair": pair, "effect": success.design_effect}
 
 
-def _about_cost(arms: Sequence[Arm]) -> Found:
+def _about_runs(arms: Sequence[Arm], runs: Sequence[ExperimentRun]) -> Found:
     if unpriced := {arm.arm: arm.unpriced for arm in arms if arm.unpriced}:
         yield "unpriced", {"arms": _listed(unpriced)}
     if estimated := {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}:
         yield "estimated", {"arms": _listed(estimated)}
-
-
-def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
     policies = {run.policy_digest for run in runs if run.arm == "on"}
     if len(policies) > 1:
         yield "policy_changed", {"versions": len(policies)}

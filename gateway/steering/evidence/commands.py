@@ -25,7 +25,7 @@ LABELLED_CHARS = 2000  # of a call's arguments, that are read for its label
 
 SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
 _SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
-_PLAN_NAME = re.compile(
+PLAN_NAME = re.compile(
     r"(?:todo_?(?:write|list)|(?:write|update|manage)_?(?:todos?|todo_?list|plan))$", re.IGNORECASE
 )
 _TYPES_NAME = re.compile(r"stdin|send_?(?:keys|input)|terminal_?input", re.IGNORECASE)
@@ -134,7 +134,7 @@ def _tool(name: str) -> _Tool:
     return _Tool(
         shell=name.lower() in SHELL_TOOLS,
         names_shell=_SHELL_NAME.search(name) is not None,
-        plans=_PLAN_NAME.search(name) is not None,
+        plans=PLAN_NAME.search(name) is not None,
         types=_TYPES_NAME.search(name) is not None,
         tests=tests,
         waits=_WAIT_NAME.search(name) is not None,
