@@ -90,7 +90,7 @@ def all_of(url: str, address: str) -> list[str]:
     while address:
         page = httpx.get(f"{url}/dashboard/runs{address}").text
         found += re.findall(r'href="/dashboard/sessions/(c-[0-9]+)"', page)
-        more = re.search(r'rel="next" href="([^"]+)"', page)
+        more = re.search(r'rel="next"\s+href="([^"]+)"', page)
         address = html.unescape(more[1]) if more else ""
     return found
 
