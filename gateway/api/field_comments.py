@@ -7,26 +7,23 @@ from functools import cache
 
 _FIELD = re.compile(r"    (\w+): .*?(?:  # (.*))?")
 _ABOVE = "    # "
-_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_CLASS = re.compile(r"(?ms)^class (\w+)(.*?)(?=^class |\Z)")
 
 
 @cache
 def field_comments(kind: type) -> dict[str, str]:
     """Comment by field, of the class and those that it derives from, at the end of the field's line
     or above it. A class without source, such as a built-in one, has none."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        found |= _read(_classes(base.__module__).get(base.__name__, ""))
-    return found
+    texts = [_classes(base.__module__).get(base.__name__, "") for base in reversed(kind.__mro__)]
+    return _read("\n".join(texts))
 
 
 @cache
 def _classes(module: str) -> dict[str, str]:
     """The text of each class of a module, by name. `inspect.getsource` reads the whole syntax tree
     of the module for each of them."""
-    path = getattr(sys.modules[module], "__file__", None)
-    _, *parts = _CLASS.split("".join(linecache.getlines(path or "")))
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    lines = linecache.getlines(getattr(sys.modules[module], "__file__", ""))
+    return dict(_CLASS.findall("".join(lines)))
 
 
 def _read(source: str) -> dict[str, str]:
