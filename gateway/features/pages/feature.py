@@ -5,7 +5,7 @@ from gateway.hooks import Feature
 FEATURE = Feature(
     parts={
         "operations": "compare:OPERATIONS",
-        "store": "views:ViewStore",
+        "store": "kept_views:ViewStore",
         "routes": "routes:dashboard_routes",
         "pages": "routes:PAGES",
     },

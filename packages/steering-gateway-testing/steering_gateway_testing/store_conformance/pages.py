@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.features.pages.views import SavedView, ViewStore
+from gateway.features.pages.kept_views import SavedView, ViewStore
 from steering_gateway_testing.store_conformance.check import Check, kept_by
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
