@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.data_files import read_toml
-from gateway.steering.evidence.action_facts import describe
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import extract
 from gateway.steering.transcript.user_words import user_words
@@ -129,6 +128,8 @@ _WORDS = 2000  # characters of the last words
 def report_of(transcript: Sequence[Any]) -> str:
     """A stopped sub-agent's work by its own history, for the agent that has started it: the files
     that it changed, its last calls, its last words."""
+    from gateway.steering.evidence.action_facts import describe  # few processes need its patterns
+
     files: dict[str, None] = {}
     done = []
     words = "nothing"

@@ -5,7 +5,6 @@ from typing import Literal
 
 from gateway.steering.transcript.client_texts import title_words
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.describe import call_line
 from gateway.stores.records import ConversationAbout, InjectionRow, StepContent, StepRow
 from gateway.stores.severity import Severity
 from gateway.stores.totals import RunRecord, TokenTotals
@@ -115,6 +114,8 @@ def called_title(content: StepContent | None) -> str:
         return ""
     called = content.actions or content.reply_actions
     if called:
+        from gateway.stores.describe import call_line  # few commands need its patterns
+
         return call_line(called[0], _TITLE)
     return ""
 
