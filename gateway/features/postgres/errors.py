@@ -1,5 +1,6 @@
 """Turns the errors of PostgreSQL and of its driver into the store's, one line each."""
 
+import builtins
 import os
 import ssl
 from urllib.parse import parse_qs, urlsplit
@@ -7,84 +8,30 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.protocols import (
-    SchemaMismatch,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreReplaced,
-    StoreUnavailable,
-    StoreUnreachable,
-)
+from gateway.data_files import read_toml
+from gateway.stores import protocols
+from gateway.stores.protocols import StoreError, StoreUnavailable, StoreUnreachable
 
-# The driver answers with `InternalClientError` when a server dies within a statement.
-_LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...] = (
+# The text of an error is that of the first of these that it is an instance of.
+_MEANINGS = [
     (
-        (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
-        StoreUnavailable,
-        "refuses the user or the password",
-    ),
-    (
-        (asyncpg.InvalidCatalogNameError,),
-        StoreUnavailable,
-        "does not exist on the server; create it, or correct the URL",
-    ),
-    (
-        (asyncpg.TooManyConnectionsError,),
-        StoreUnreachable,
-        "has no free connection; raise max_connections, or use fewer gateways",
-    ),
-    ((asyncpg.DiskFullError, asyncpg.OutOfMemoryError), StoreFull, "has no room"),
-    ((asyncpg.ReadOnlySQLTransactionError,), StoreReadOnly, "is read-only"),
-    (
-        # The second: this user may use no schema that `search_path` names, or there is none.
-        (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError),
-        StoreReadOnly,
-        "may not be written by this user; grant it the rights of the database's owner",
-    ),
-    (
-        (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError),
-        StoreBusy,
-        "is locked by another gateway",
-    ),
-    (
-        # A pooler that lends connections for one transaction, and keeps no prepared statements.
-        (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
-        StoreUnavailable,
-        "is behind a pooler that keeps no prepared statements; set storage.prepared_statements: "
-        "false, and storage.listen_url to the database itself",
-    ),
-    ((asyncpg.UndefinedTableError,), StoreReplaced, "has lost its tables"),
-    (
-        (asyncpg.SyntaxOrAccessError, asyncpg.InvalidCachedStatementError),
-        SchemaMismatch,
-        "does not have the tables that this version of the gateway writes",
-    ),
-    ((asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError), StoreCorrupt, "is damaged"),
-    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnreachable, "does not answer in time"),
-    (
-        (asyncpg.CannotConnectNowError, asyncpg.OperatorInterventionError),
-        StoreUnreachable,
-        "is stopping or starting",
-    ),
-    ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
-    ((asyncpg.PostgresSystemError,), StoreUnavailable, "cannot use its disk"),
-    ((asyncpg.InvalidTransactionStateError,), StoreUnreachable, "has ended the transaction"),
-    (
-        (*_LOST, asyncpg.PostgresConnectionError, ConnectionError, OSError),
-        StoreUnreachable,
-        "cannot be reached",
-    ),
-)
+        tuple(getattr(asyncpg, name, None) or getattr(builtins, name) for name in row["errors"]),
+        getattr(protocols, row["becomes"]),
+        row["words"],
+    )
+    for row in read_toml(__package__, "errors.toml")["meaning"]
+]
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _PORT = 5432
 
-_DRIVER_ERRORS = (asyncpg.PostgresError, *_LOST, OSError, TimeoutError)
+_DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 def translate(error: BaseException, settings: StorageSettings) -> BaseException:
