@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from gateway.errors import ConfigError
 from gateway.hooks import named, paths, written
 from gateway.process import collect_less_often
 
-_MODULES: Mapping[str, tuple[str, ...]] = {
+_MODULES = {
     "commands.serve": ("serve",),
     "commands.check_config": ("check-config",),
     "commands.recorded": ("replay",),

@@ -11,9 +11,7 @@ AgentKind = Literal["coding", "research", "dialogue", "general"]
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAME_CHARS = 128
 _ROWS = read_toml(__package__, "agent_kind.toml")["kinds"]
-_KINDS: list[tuple[AgentKind, frozenset[str]]] = [
-    (row["kind"], frozenset(row["words"])) for row in _ROWS
-]
+_KINDS = [(row["kind"], frozenset(row["words"])) for row in _ROWS]
 
 
 def kind_of_agent(tools: Sequence[str]) -> AgentKind:

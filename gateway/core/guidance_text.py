@@ -33,7 +33,7 @@ class ModelFamily(enum.StrEnum):
 _TERSE = (ModelFamily.CLAUDE_HAIKU, ModelFamily.CLAUDE_OPUS, ModelFamily.O_SERIES)
 _ONE_LINE = (ModelFamily.CLAUDE_OPUS, ModelFamily.O_SERIES)  # instances as the action that worked
 
-_RULES: tuple[tuple[re.Pattern[str], ModelFamily], ...] = (
+_RULES = (
     (re.compile(r"haiku"), ModelFamily.CLAUDE_HAIKU),
     (re.compile(r"opus"), ModelFamily.CLAUDE_OPUS),
     (re.compile(r"sonnet|claude"), ModelFamily.CLAUDE_SONNET),

@@ -441,7 +441,7 @@ def _payload(data: bytes, loads: Loads) -> Any:
     return None
 
 
-_GONE: FieldDict = {"role": "developer"}
+_GONE = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""
 
 

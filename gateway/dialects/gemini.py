@@ -41,7 +41,7 @@ from gateway.wire.upstream_errors import Refusal, name_of, refusal_of
 
 _ROLES = {"model": "assistant", "function": "user", "tool": "user"}
 # Source: Gemini API reference, `Candidate.finishReason`; others are kept.
-_FINISH: Fields = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
+_FINISH = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
     "content_filter",
 )

@@ -31,7 +31,7 @@ _SEVERITY_OF = {word: code for code, word in SEVERITY_WORDS.items()}
 _MODES = (LIVE, IMPORTED, *MODES)
 _DAY_S = 86400.0
 PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
-_CHOICES: Mapping[str, Sequence[str]] = {
+_CHOICES = {
     "severity": tuple(_SEVERITY_OF),
     "period": tuple(PERIODS),
     "state": STATES,

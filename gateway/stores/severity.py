@@ -38,7 +38,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 STUCK_STEPS = 5
 # The monitor that fires because a run is long; a long run need not be stuck.
 LENGTH_MONITOR = "call_count"
-_STATES: Mapping[str, Severity] = {"SLOW": "warn", "SKIP": "danger"}
+_STATES = {"SLOW": "warn", "SKIP": "danger"}
 
 
 def by_word(counts: Mapping[str, int]) -> dict[str, int]:

@@ -7,7 +7,7 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -232,7 +232,7 @@ def _is_chosen(value: str) -> bool:
 
 # The whole text and a match in it, or in the same in small letters -> whether it is a secret.
 Check = Callable[[str, re.Match[str]], bool]
-_CHECKS: Mapping[str, Check] = {
+_CHECKS = {
     "assigned": _is_assigned,
     "bearer": _is_bearer,
     "credentials": _holds_credentials,

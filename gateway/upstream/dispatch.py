@@ -8,7 +8,7 @@ import contextlib
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
@@ -45,7 +45,7 @@ INSTANCE_HEADER = b"x-gateway-instance"
 # Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
-_FALLBACKS_FOR: Mapping[Kind, str] = {"length": "context_window:", "policy": "content_policy:"}
+_FALLBACKS_FOR = {"length": "context_window:", "policy": "content_policy:"}
 """The beginning of the names in `router.fallbacks` for a kind of refusal."""
 _FAILS = re.compile(b"error|failed")
 _SHOWN_S = 5.0

@@ -25,7 +25,7 @@ _BOUNDED_OUTPUT = frozenset({"openai", "anthropic", "azure", "bedrock", "bedrock
 _REASONING_MARKED = frozenset({"openai", "anthropic"})
 _OUTPUT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # A value that asks for what happens anyway is accepted by every model.
-_SAMPLING_DEFAULTS: Fields = {
+_SAMPLING_DEFAULTS = {
     "temperature": 1,
     "top_p": 1,
     "presence_penalty": 0,

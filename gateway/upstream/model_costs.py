@@ -11,7 +11,7 @@ from gateway.values import Fields, Texts, frozen
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
-_CHARGED_AS: Texts = {
+_CHARGED_AS = {
     "cache_read": "input",
     "cache_write": "input",
     "cache_write_1h": "cache_write",

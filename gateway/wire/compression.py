@@ -149,7 +149,7 @@ def _deflate_member(start: bytes) -> Any:
 _GZIP = Coding(
     opened=lambda _: zlib.decompressobj(_ANY_ZLIB_HEADER), packed=partial(zlib.compress, wbits=31)
 )
-_CODINGS: Mapping[bytes, Coding] = {
+_CODINGS = {
     b"gzip": _GZIP,
     b"x-gzip": _GZIP,
     b"deflate": Coding(opened=_deflate_member, packed=zlib.compress),

@@ -18,7 +18,7 @@ _DATA = read_toml(__package__, "upstream_errors.toml")
 STATUS_OF_TYPE: Mapping[Any, int] = {
     name: int(status) for status, names in _DATA["statuses"].items() for name in names.split()
 }
-_KINDS: Mapping[Kind, re.Pattern[str]] = {
+_KINDS = {
     kind: re.compile("|".join(words), re.IGNORECASE | re.DOTALL)
     for kind, words in _DATA["kinds"].items()
 }

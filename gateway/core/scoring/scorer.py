@@ -13,7 +13,7 @@ from gateway.core.plugins import load_class, plugins
 from gateway.core.step import Step
 from gateway.values import frozen
 
-_SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
+_SCORERS = {  # class of each scorer; its module is imported when a run needs it
     "heuristic": ".heuristic:HeuristicScorer",
     "ledger": ".difficulty:LedgerScorer",
     "judge": ".judged:JudgedScorer",

@@ -13,10 +13,10 @@ from gateway.features.keys.keyring import create_key, key_view, rotate_key
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.features.keys.store import KeyStore
 from gateway.runtime import Runtime
-from gateway.values import FieldDict, T
+from gateway.values import T
 
 OPERATIONS = Operations()
-_OPTIONAL: FieldDict = {
+_OPTIONAL = {
     field.name: (field.type, {} if field.name == "tags" else field.default)
     for field in fields(KeyTerms)
     if field.name != "replaces"

@@ -102,7 +102,7 @@ _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
 _HARMLESS = {"n": 1, "logprobs": False, "store": False, "service_tier": "auto"}
 
-_NATIVE_FIELDS: Mapping[str, frozenset[str]] = {
+_NATIVE_FIELDS = {
     family: frozenset(fields.split()) for family, fields in _PARAMETERS["native"].items()
 }
 _FAMILY = {"vertex_ai": "gemini", "vertex_ai_beta": "gemini", "bedrock_converse": "bedrock"}

@@ -101,7 +101,7 @@ _UPDATE = _typed(codec.UPDATE_COLUMNS)
 _ADDED = {**dict.fromkeys(usage.SUMS, "int8"), "cost_usd": "float8"} | dict.fromkeys(
     usage.AMOUNTS, "float8"
 )
-_TABLES: Mapping[str, Texts] = {
+_TABLES = {
     # The state is long: Base64 costs a fraction of what hexadecimal digits do.
     "c": {"n": "int8", **_typed((*_SHORT, "state"))},
     "h": {

@@ -23,7 +23,6 @@ from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.auth.authenticator import process_key
 from gateway.auth.keys import DEFAULT_TENANT
-from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounting import accounting_of
 from gateway.features.budgets.accounts import AccountKey
@@ -73,7 +72,7 @@ class WrapOptions:
     quiet: bool = False  # no lines of ours
 
 
-_DONE: dict[Mode, str] = {
+_DONE = {
     "on": "steered",
     "shadow": "only watched, nothing is changed",
     "off": "only recorded",

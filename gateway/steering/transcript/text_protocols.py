@@ -9,15 +9,13 @@ from msgspec.structs import replace
 from gateway.core.step import Cue
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
-from gateway.values import FieldDict, Texts, Value
+from gateway.values import FieldDict, Value
 from gateway.wire.coerce import as_text, objects
 
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
-_TAGS: Texts = {"code": PYTHON} | dict.fromkeys(
-    ("bash", "execute_bash", "mswea_bash_command"), SHELL
-)
+_TAGS = {"code": PYTHON} | dict.fromkeys(("bash", "execute_bash", "mswea_bash_command"), SHELL)
 _FENCE = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\r?\n(.*?)```", re.DOTALL)
 _LISTED = re.compile(r"^Calling tools:\s*(?=\[)", re.MULTILINE)
 _LISTED_NAME = re.compile(r"['\"]name['\"]:\s*['\"]([^'\"]*)")
