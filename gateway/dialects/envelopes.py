@@ -25,11 +25,9 @@ class Enveloped(Addressed):
     model_at: Span  # where the value of the model is
 
     def at(self, model: str, *, seat: bool = True) -> str:
-        """See Addressed."""
         return self.before
 
     def packed(self, body: bytes, model: str) -> bytes:
-        """See Addressed."""
         if body is self.body and model == self.model:
             return self.whole
         changes = [(self.body_at, body)]

@@ -27,7 +27,6 @@ class Counter(prometheus_client.Counter):
     """A counter that is asked for by its labels in their order, and for amounts of at least 0."""
 
     def labels(self, *labelvalues: Any, **named: Any) -> "Counter":
-        """See prometheus_client."""
         child: Counter | None = self._metrics.get(labelvalues)  # type: ignore[assignment]
         if child is None:
             return super().labels(*labelvalues, **named)

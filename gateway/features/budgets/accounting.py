@@ -62,7 +62,6 @@ class BudgetOwnCalls(OwnCalls):
         root: str = "",
         run: str = "",
     ) -> OwnCall | None:
-        """See OwnCalls."""
         guard = self.guard
         if guard is None:
             return OwnCall()
@@ -83,7 +82,6 @@ class ReservedCall(OwnCall):
         self._admission = admission
 
     def settle(self, usage: Fields | None) -> None:
-        """See OwnCall."""
         used: Amounts | None = None if usage is None else NOTHING
         unpriced = False
         if usage:

@@ -183,7 +183,6 @@ class BudgetGuard:
         ask: Ask | None,
         note: Callable[[str], None],
     ) -> "Spending | None":
-        """See Guard."""
         seen = set[str]()
         while True:
             found = None
@@ -211,7 +210,6 @@ class BudgetGuard:
         return Spending(guard=self, admission=admission, exchange=exchange)
 
     def left_open(self, values: list[Fields], exchange: Exchange) -> "LeftOpen":
-        """See Guard."""
         nothing = Reserved(accounts=())
         held = [Held(claim=convert(each, Claim), outcome=nothing, stored=True) for each in values]
         return LeftOpen(guard=self, claims=tuple(held), exchange=exchange)
@@ -467,5 +465,4 @@ class LeftOpen(Struct, kw_only=True):
         return True
 
     def held(self) -> list[FieldDict]:
-        """See `gateway.budget_interface.Spending`."""
         return []

@@ -362,20 +362,17 @@ class BudgetLedger:
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool | None
     ) -> Account:
-        """See BudgetStore."""
         account = await self._store.allow(key, at=at, limits=limits, lifted=lifted)
         self.look_again(key)
         return account
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """See BudgetStore."""
         await self.flush()
         done = await self._store.reset(key, at=at)
         self.look_again(key)
         return done
 
     async def prune(self, older_than: float) -> int:
-        """See BudgetStore."""
         return await self._store.prune(older_than)
 
     async def flush(self, *, closing: bool = False) -> None:

@@ -142,7 +142,6 @@ class FullGuard(BudgetGuard):
     async def pass_on(
         self, services: Services, exchange: Exchange, call: UpstreamCall, body: CallBody
     ) -> CountedCall | None:
-        """See Guard."""
         if body.counted == "free":
             return None
         client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
