@@ -8,7 +8,7 @@ import orjson
 from pydantic import Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations
-from gateway.api.params import TenantParameter, Text, described
+from gateway.api.params import TenantParameter, Text
 from gateway.auth.access import Access
 from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
@@ -28,8 +28,10 @@ class EventParameters(TenantParameter):
 
     last_event_id: Annotated[
         Text | None,
-        Field(alias="last-event-id"),
-        described("The `id` of the last event received: later ones are sent first."),
+        Field(
+            alias="last-event-id",
+            description="The `id` of the last event received: later ones are sent first.",
+        ),
     ] = None
 
 

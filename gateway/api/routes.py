@@ -123,11 +123,10 @@ def _described(operation: Operation[Any], components: Schema, error: Schema) -> 
             response["content"] = {content.media: {"schema": schema}, **others}
         responses[str(status)] = response
     for status in sorted({*operation.errors, *_ALWAYS}):
-        answer = {
+        responses[str(status)] = {
             "description": _TABLE["errors"][str(status)],
             "content": {JSON: {"schema": error}},
         }
-        responses[str(status)] = answer
     model = operation.params
     parameters = []
     properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})

@@ -124,8 +124,6 @@ async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Name
 
         for session in found.sessions:
             say(as_line(session_view(session, settings)))
-    elif not found.sessions:
-        say("no sessions")
     else:
         values = {"sessions": found.sessions}
         say(rendered(__package__, "sessions.txt", values).rstrip())

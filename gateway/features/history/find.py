@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from gateway.errors import ConfigError
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.log_places import LogFormat, formats
@@ -71,21 +69,19 @@ def named(paths: Iterable[Path]) -> list[Found]:
 
 def identify(path: Path) -> Found:
     """The format of one file, by its beginning and its name."""
-    found = Found(path=path)
     if not path.is_file():
-        return replace(found, problem=f"{path}: neither a file nor a folder")
+        return Found(path=path, problem=f"{path}: neither a file nor a folder")
+    log = LogFile(path)
     try:
-        log = found.open()
         head = log.head()
-        name = log.name
     except ConfigError as exc:
-        return replace(found, problem=str(exc))
+        return Found(path=path, problem=str(exc))
     if not head.strip():
-        return replace(found, problem=f"{path}: empty")
-    fitting = (each for each in formats() if each.matches(head, name))
+        return Found(path=path, problem=f"{path}: empty")
+    fitting = (each for each in formats() if each.matches(head, log.name))
     if known := next(fitting, None):
-        return replace(found, format=known)
-    return replace(found, problem=f"{path}: not a session log of {_known()}")
+        return Found(path=path, format=known)
+    return Found(path=path, problem=f"{path}: not a session log of {_known()}")
 
 
 def agent_of(path: Path) -> str:

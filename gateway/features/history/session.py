@@ -194,10 +194,6 @@ class Session(FileFacts, kw_only=True):
             made[key] += 1
             call.key = f"{key}:{made[key]}"
 
-    def count(self, kind: HumanKind) -> int:
-        """The number of acts of one kind."""
-        return sum(turn.kind == kind for turn in self.human)
-
 
 _WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL)
 

@@ -32,8 +32,7 @@ def lesson_view(stored: StoredLesson) -> FieldDict:
     return {
         **picked(pattern, "pattern_id", "tenant", "source_trace_id"),
         "tier": pattern.tier.value,
-        **picked(lesson, "version", "supersedes", "origin", "key"),
-        **picked(lesson, "last_confirmed_at"),
+        **picked(lesson, "version", "supersedes", "origin", "key", "last_confirmed_at"),
         "status": lesson.status.value,
         "trust": lesson.trust.value,
         "situation": texts.situation,

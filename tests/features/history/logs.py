@@ -26,6 +26,11 @@ class Counts(NamedTuple):
     tokens: int
 
 
+def acts(session: Session, kind: str) -> int:
+    """The number of the person's acts of one kind."""
+    return sum(turn.kind == kind for turn in session.human)
+
+
 def counts(session: Session) -> Counts:
     """The counts of a session by the steering core, which must find each answer of the model."""
     steps = extract(session.messages)
@@ -35,9 +40,9 @@ def counts(session: Session) -> Counts:
     return Counts(
         steps=len(steps),
         calls=sum(len(step.actions) for step in steps),
-        said=session.count("message"),
-        interrupts=session.count("interrupt"),
-        rejects=session.count("reject"),
+        said=acts(session, "message"),
+        interrupts=acts(session, "interrupt"),
+        rejects=acts(session, "reject"),
         tokens=sum(sum(tokens_of(call.usage).values()) for call in session.calls),
     )
 

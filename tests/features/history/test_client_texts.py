@@ -10,7 +10,7 @@ import pytest
 
 from gateway.features.history.session import Session
 from gateway.steering.transcript.client_texts import typed_words
-from tests.features.history.logs import sessions
+from tests.features.history.logs import acts, sessions
 
 OWN = [
     "<task-notification>\n<task-id>b27a792</task-id>\n<status>completed</status>\n"
@@ -94,7 +94,7 @@ def test_claude_code_counts_what_was_typed(tmp_path: Path) -> None:
     """Results of background tasks come through the queue of what is typed, too."""
     session = claude_code(tmp_path, *OWN, *TYPED)
     assert [turn.text for turn in session.human if turn.kind == "message"] == TYPED
-    assert session.count("interrupt") == 1  # `<turn_aborted>` is Codex's way to say that
+    assert acts(session, "interrupt") == 1  # `<turn_aborted>` is Codex's way to say that
 
 
 def test_an_accepted_plan_is_no_rejection(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
 from gateway.upstream.tokens import tokens_of
+from tests.features.history.logs import acts
 
 LOGS = Path(__file__).parent / "logs" / "claude_code"
 FORKED, RESUMED = "47d4c21a-0dc2-4196-b5e0-29f462935166", "057d3b65-70bc-48ad-9a64-4b3e0877199d"
@@ -81,9 +82,9 @@ def ours(sessions: list[Session]) -> Counter[str]:
     for session in sessions:
         counts["steps"] += len(session.calls)
         counts["calls"] += sum(len(step.actions) for step in extract(session.messages))
-        counts["said"] += session.count("message")
-        counts["interrupts"] += session.count("interrupt")
-        counts["rejects"] += session.count("reject")
+        counts["said"] += acts(session, "message")
+        counts["interrupts"] += acts(session, "interrupt")
+        counts["rejects"] += acts(session, "reject")
         counts["tokens"] += sum(sum(tokens_of(call.usage).values()) for call in session.calls)
     return +counts
 

@@ -11,7 +11,15 @@ import pytest
 from gateway.features.history.find import at_home
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from tests.features.history.logs import PROGRAMS, Counts, counts, read, sessions, write_files
+from tests.features.history.logs import (
+    PROGRAMS,
+    Counts,
+    acts,
+    counts,
+    read,
+    sessions,
+    write_files,
+)
 
 FILES: dict[str, Any] = json.loads((PROGRAMS / "openhands-sdk-1.58.2.json").read_text())
 
@@ -84,7 +92,7 @@ def test_a_sub_agent_has_its_parent_and_no_person(tmp_path: Path) -> None:
     write_files(tmp_path / "main/subagents", files)
     (session,) = sessions(tmp_path)
     assert session.parent == "main"
-    assert session.count("message") == 0
+    assert acts(session, "message") == 0
 
 
 def test_a_hooks_rejection_is_no_persons(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_a_hooks_rejection_is_no_persons(tmp_path: Path) -> None:
             event["rejection_source"] = "hook"
     write_files(tmp_path, {path: c for path, c in changed.items() if path.startswith("rejected")})
     (session,) = sessions(tmp_path)
-    assert session.count("reject") == 0
+    assert acts(session, "reject") == 0
 
 
 def test_a_rejection_without_a_reason_has_no_words(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.steps import extract
 from gateway.upstream.tokens import tokens_of
+from tests.features.history.logs import acts
 
 LOGS = Path(__file__).parent / "logs"
 CLIENTS = ("codex", "gemini_cli", "qwen_code", "copilot_cli")
@@ -50,9 +51,9 @@ def counts(session: Session) -> dict[str, int]:
     return {
         "steps": len(steps),
         "calls": sum(len(step.actions) for step in steps),
-        "said": session.count("message"),
-        "interrupts": session.count("interrupt"),
-        "rejects": session.count("reject"),
+        "said": acts(session, "message"),
+        "interrupts": acts(session, "interrupt"),
+        "rejects": acts(session, "reject"),
         "tokens": sum(sum(tokens_of(call.usage).values()) for call in session.calls),
     }
 
@@ -221,7 +222,7 @@ def test_codex_says_what_a_person_typed(tmp_path: Path) -> None:
     aborted = {"type": "turn_aborted", "reason": "interrupted", "line": "event_msg"}
     twice = codex(said("assistant", "x"), said("user", "<turn_aborted>\nx"), aborted, dict(aborted))
     (session,) = read(write(tmp_path / "twice.jsonl", twice))
-    assert session.count("interrupt") == 1
+    assert acts(session, "interrupt") == 1
 
 
 def test_codex_compacts(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_codex_knows_whose_session_it_is(tmp_path: Path) -> None:
     lines = codex(said("user", "look"), said("assistant", "x"))
     lines[0]["payload"]["source"] = spawned
     (session,) = read(write(tmp_path / "sub.jsonl", lines))
-    assert (session.id, session.parent, session.count("message")) == ("s", "root", 0)
+    assert (session.id, session.parent, acts(session, "message")) == ("s", "root", 0)
     lines[0]["payload"]["source"] = {"subagent": "review"}
     assert read(write(tmp_path / "review.jsonl", lines))[0].parent == "review"
     lines[0]["payload"]["source"] = "cli"
@@ -363,7 +364,7 @@ def test_gemini_sub_agents_and_folders(tmp_path: Path) -> None:
     lines = gemini(g_said("u", "look"), g_answer("a"))
     lines[0]["kind"] = "subagent"
     (session,) = read(write(chats / "s.jsonl", lines))
-    assert (session.parent, session.count("message")) == ("root", 0)
+    assert (session.parent, acts(session, "message")) == ("root", 0)
     assert session.project == "/home/dev/project"
 
 
