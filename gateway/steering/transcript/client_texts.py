@@ -20,6 +20,7 @@ def _opening(names: Sequence[str]) -> re.Pattern[str]:
 _NOTES = tuple(_TABLE["notes"])
 _LEAD = re.compile(rf"(?:(?:{'|'.join(map(re.escape, _TABLE['leads']))})\s*)+")
 _BEGINS = (*_NOTES, *_TABLE["orders"])
+_PROGRAMS = tuple(_TABLE["programs"])
 _QUOTA = _TABLE["asks"][0]
 _ASKS = tuple(_TABLE["asks"][1:])
 _ROLES = tuple(_TABLE["roles"])
@@ -33,7 +34,7 @@ def typed_words(text: str) -> str:
     """The words that a person typed in a text; "" where a client wrote it all, or where it is
     nothing but a value in JSON, as clients send each other."""
     text = text.strip()
-    if _TAG.match(text):
+    if _TAG.match(text) or text.startswith(_PROGRAMS):
         return ""
     return _not_of_client(user_words(text))
 
@@ -67,8 +68,8 @@ def asked(transcript: Sequence[Any], start: int) -> str:
 
 
 def title_words(text: str) -> str:
-    """The words that may be a title: what was typed, or a plan without the client's line above
-    it."""
+    """The words that may be a title: what was typed, what a program asked, or a plan without the
+    client's line above it."""
     words = user_words(text.strip())
     if lead := _LEAD.match(words):
         return typed_words(words[lead.end() :])

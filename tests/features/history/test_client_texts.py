@@ -10,6 +10,7 @@ import pytest
 
 from gateway.features.history.session import Session
 from gateway.steering.transcript.client_texts import typed_words
+from gateway.stores.sessions import said_title
 from tests.features.history.logs import acts, sessions
 
 OWN = [
@@ -66,6 +67,13 @@ def test_a_clients_own_texts_are_not_typed(text: str) -> None:
 def test_what_looks_alike_is_typed(text: str) -> None:
     """A word, a brace or a tag more does not make a text a client's."""
     assert typed_words(f" {text}\n") == text
+
+
+def test_what_a_program_asked_is_a_title() -> None:
+    """Nobody typed it, but a session that nobody typed anything in is a session, too."""
+    asked = "[[ ## question ## ]]\nWhat is 2+2?\n\nRespond with the field `[[ ## answer ## ]]`."
+    assert typed_words(asked) == ""
+    assert "What is 2+2?" in said_title(asked)
 
 
 def test_words_beside_a_clients_block_are_typed() -> None:
