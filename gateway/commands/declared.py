@@ -7,7 +7,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.store import add_acts, add_common, run_on_stores
+from gateway.commands.store import add_acts, run_on_stores
 from gateway.data_files import read_toml
 from gateway.values import FieldDict, Fields
 
@@ -55,7 +55,8 @@ def declare(commands: Any, module: str, does: Fields, **known: Any) -> FieldDict
 def _runner(parser: Any, about: Fields, command: Callable[..., Any]) -> Callable[..., Any]:
     run = command
     if about.get("stores", True):
-        add_common(parser)
+        parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+        parser.add_argument("--json", action="store_true", help="JSON on stdout")
         needs = {name: about.get(name, False) for name in ("creates", "whole")}
         run = partial(run_on_stores, command, **needs)
     if iscoroutinefunction(run):

@@ -36,12 +36,6 @@ _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Declare what every verb takes: `--config` and `--json`."""
-    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout")
-
-
 def say(text: str) -> None:
     """Print one line."""
     sys.stdout.write(text + "\n")

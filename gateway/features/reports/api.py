@@ -10,9 +10,10 @@ from gateway.errors import NotFound
 from gateway.features.reports.experiment import report
 from gateway.features.reports.pilot import PilotReport, pilot_report
 from gateway.features.reports.results import ExperimentReport
-from gateway.features.reports.routing import RoutingReport, read_routing
+from gateway.features.reports.routing import read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import MODES
+from gateway.stores.learning import WorkloadRate
 from gateway.tasks import off_loop
 from gateway.values import frozen
 
@@ -103,6 +104,11 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
     applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
     pilot = replace(pilot, applied=applied, salt="")
     return await off_loop(pilot_report, pilot, runs, time.time())
+
+
+RoutingReport = shape(
+    "RoutingReport", "Outcomes by workload, last changed first.", workloads=list[WorkloadRate]
+)
 
 
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))

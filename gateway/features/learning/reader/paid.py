@@ -51,50 +51,40 @@ class PaidModel:
         OverBudget, NoAnswer, StoreError."""
         services = self.services()
         with services.in_use():
-            return await self._ask(services, model, messages, tenant=tenant, timeout_s=timeout_s)
+            guard = services.budgets
+            fields = {"model": model, "messages": messages}
+            body = CallBody(fields=fields, raw=orjson.dumps(fields))
+            subject = CallSubject(tenant=tenant, client=CLIENT, model=model)
+            admission = None
+            if guard is not None:
+                try:
+                    admission = await guard.admit(subject, model, body, binding=True)
+                except Refused as refused:
+                    raise OverBudget(refused.error.message, NOTHING) from refused
 
-    async def _ask(
-        self,
-        services: UpstreamServices,
-        model: str,
-        messages: Messages,
-        tenant: str,
-        timeout_s: float,
-    ) -> tuple[str, Amounts | None]:
-        guard = services.budgets
-        fields = {"model": model, "messages": messages}
-        body = CallBody(fields=fields, raw=orjson.dumps(fields))
-        subject = CallSubject(tenant=tenant, client=CLIENT, model=model)
-        admission = None
-        if guard is not None:
+            async def admits(target: Target) -> bool:
+                if guard is None or admission is None:
+                    return True
+                name = services.catalogue.billed_name(model, target)
+                return await guard.extend(admission, name, body, binding=True)
+
+            used = None
+            unpriced = False
             try:
-                admission = await guard.admit(subject, model, body, binding=True)
-            except Refused as refused:
-                raise OverBudget(refused.error.message, NOTHING) from refused
-
-        async def admits(target: Target) -> bool:
-            if guard is None or admission is None:
-                return True
-            name = services.catalogue.billed_name(model, target)
-            return await guard.extend(admission, name, body, binding=True)
-
-        used = None
-        unpriced = False
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await ask(services.dispatcher, model, messages, admits=admits)
-            used, unpriced = self._used(services, model, answer)
-            return answer.text, used
-        except (BadRequest, UpstreamUnreachable, ModelRefused) as error:
-            used = NOTHING
-            raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
-        except (UpstreamFailure, TimeoutError, ValueError, LookupError, TypeError) as error:
-            # An answer that came too late, or in a form that nobody reads, may have to be paid.
-            reason = f"{type(error).__name__}: {error}"
-            raise NoAnswer(reason[:_REASON_CHARS], used) from error
-        finally:
-            if guard is not None and admission is not None:
-                await guard.settle(admission, used, unpriced=unpriced)
+                async with asyncio.timeout(timeout_s):
+                    answer = await ask(services.dispatcher, model, messages, admits=admits)
+                used, unpriced = self._used(services, model, answer)
+                return answer.text, used
+            except (BadRequest, UpstreamUnreachable, ModelRefused) as error:
+                used = NOTHING
+                raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
+            except (UpstreamFailure, TimeoutError, ValueError, LookupError, TypeError) as error:
+                # An answer that came too late, or in a form that nobody reads, may have to be paid.
+                reason = f"{type(error).__name__}: {error}"
+                raise NoAnswer(reason[:_REASON_CHARS], used) from error
+            finally:
+                if guard is not None and admission is not None:
+                    await guard.settle(admission, used, unpriced=unpriced)
 
     def _used(
         self, services: UpstreamServices, model: str, answer: OwnAnswer
