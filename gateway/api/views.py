@@ -71,7 +71,7 @@ def step_views(trace: RunTrace) -> list[FieldDict]:
 def pattern_view(stored: StoredPattern) -> FieldDict:
     """A pattern with its owner, its times and its statistics."""
     pattern = stored.pattern
-    lesson = stored.pattern.lesson
+    lesson = pattern.lesson
     return {
         **_values(pattern, "lesson"),
         "tier": pattern.tier.value,

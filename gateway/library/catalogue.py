@@ -39,14 +39,12 @@ UNCALIBRATED = Gates(e1=0.80, e2=0.70)
 
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     """The configured gates, or else those calibrated for the embedder."""
-    known = CALIBRATED.get(embedder_id, UNCALIBRATED)
-    e1 = settings.e1_gate
-    e2 = settings.e2_gate
-    return Gates(
-        e1=known.e1 if e1 is None else e1,
-        e2=known.e2 if e2 is None else e2,
-        e2_untyped=known.e2_untyped if e2 is None else e2,
-    )
+    gates = CALIBRATED.get(embedder_id, UNCALIBRATED)
+    if settings.e1_gate is not None:
+        gates = dataclasses.replace(gates, e1=settings.e1_gate)
+    if settings.e2_gate is not None:
+        gates = dataclasses.replace(gates, e2=settings.e2_gate, e2_untyped=settings.e2_gate)
+    return gates
 
 
 _Matches = list[PatternMatch]

@@ -49,10 +49,10 @@ def report(
     baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
     strata = _strata(runs)
-    pairs = [(arm, baseline) for arm in groups if baseline is not None and baseline != arm]
     comparisons = tuple(
-        _compare(arm, groups[arm], control, control=groups[control], strata=strata)
-        for arm, control in pairs
+        _compare(arm, group, baseline, control=groups[baseline], strata=strata)
+        for arm, group in groups.items()
+        if baseline is not None and baseline != arm
     )
     # A unit in several arms counts in the first one.
     first: dict[str, str] = {}

@@ -59,6 +59,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
     stopped = [run for run in runs if run.stopped]
     heard = [run for run in runs if run.human]
+    handed = [run for run in runs if HAND_OVER in run.acts]
     wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
     week = {
         "day": iso(monday)[:10],
@@ -75,8 +76,8 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
         "troubled": len(bad),
         "trouble_usd": _cost(bad),
         "stopped_usd": _cost(stopped),
-        "handed": [run for run in runs if HAND_OVER in run.acts],
-        "handed_usd": _cost([run for run in runs if HAND_OVER in run.acts]),
+        "handed": handed,
+        "handed_usd": _cost(handed),
         "heard": len(heard),
         "heard_usd": _cost(heard),
         "said": [each for run in heard[:_STRETCHES] for each in await _said(stores, run)],
