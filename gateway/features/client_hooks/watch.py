@@ -14,7 +14,6 @@ from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_text import frame
 from gateway.core.monitors.suite import Alarm
 from gateway.errors import ConfigError
-from gateway.features.client_hooks.answer import BEFORE_A_CALL
 from gateway.features.client_hooks.settings import ClientHookSettings
 from gateway.features.history.find import identify
 from gateway.features.history.reading import recording_of
@@ -22,6 +21,7 @@ from gateway.offline.playback import LookUps, ReplayedCalls, ReplayPolicy, play_
 from gateway.process.running_gateways import running_gateways
 from gateway.values import FieldDict, Fields
 
+BEFORE_A_CALL = "PreToolUse"  # name of the event
 _BASE = "ANTHROPIC_BASE_URL"  # `gateway wrap` sets it for every command
 _NOTHING_FOUND = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0))
 
