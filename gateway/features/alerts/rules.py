@@ -118,7 +118,7 @@ def _stuck(signals: Observations, settings: AlertRuleSettings) -> Iterator[Findi
 
 
 def _trouble(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for run, tenant, act in signals.acts if settings.trouble else ():
+    for run, tenant, act in signals.acts:
         if act.name in ("tell", "advise", "route"):  # the others have alerts of their own
             yield Finding(
                 rule="trouble",
@@ -132,7 +132,7 @@ def _trouble(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
 
 
 def _handed_over(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for run in signals.newest if settings.hand_over else ():
+    for run in signals.newest:
         step = run.handed_over
         steps = run.totals.steps
         titles = {}
@@ -152,7 +152,7 @@ def _handed_over(signals: Observations, settings: AlertRuleSettings) -> Iterator
 
 
 def _stopped(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for run in signals.newest if settings.run_stopped else ():
+    for run in signals.newest:
         stop = run.stopped
         if stop is None or stop.action != "stop":
             continue
@@ -170,7 +170,7 @@ def _stopped(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
 
 
 def _resting(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for name, times in signals.rested.items() if settings.deployment_resting else ():
+    for name, times in signals.rested.items():
         yield Finding(
             rule="deployment_resting",
             subject=name,
@@ -181,7 +181,7 @@ def _resting(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
 
 
 def _dry(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for seat in signals.seats if settings.deployment_resting else ():
+    for seat in signals.seats:
         about = f"{seat.about}:{seat.since:.0f}"
         yield Finding(
             rule="deployment_resting",
@@ -194,7 +194,7 @@ def _dry(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding
 
 def _store(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
     store = signals.store
-    if not settings.store_degraded or store is None or store.incident is None:
+    if store is None or store.incident is None:
         return
     kind = store.incident.kind.replace("_", " ")
     yield Finding(
@@ -252,7 +252,7 @@ def _budgets(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
 
 
 def _prompts(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding]:
-    for (tenant, agent), facts in signals.unsteady.items() if settings.prompt_changes else ():
+    for (tenant, agent), facts in signals.unsteady.items():
         yield Finding(
             rule="prompt_changes",
             subject=f"{tenant}:{agent}",
@@ -280,5 +280,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(signals: Observations, settings: AlertRuleSettings) -> list[Finding]:
-    """Everything that is worth an alert now."""
-    return [found for rule in RULES for found in rule(signals, settings)]
+    """Everything that is worth an alert now. A rule has the name of the setting that switches it
+    off."""
+    found = [each for rule in RULES for each in rule(signals, settings)]
+    return [each for each in found if getattr(settings, each.rule)]
