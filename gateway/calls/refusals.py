@@ -15,7 +15,7 @@ def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
     return error
 
 
-def answer_text(message: str, report: str = "") -> str:
+def answer_text(message: str, report: str) -> str:
     """A refusal as the final answer of a run; a sub-agent's has a report of what it has done."""
     why = message.removeprefix(errors.STOPPED)
     if report:

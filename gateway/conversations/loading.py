@@ -38,7 +38,7 @@ from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.protocols import RunStore, StateStore, StoreError
-from gateway.stores.reads import Reads, directly
+from gateway.stores.reads import Reads
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -322,7 +322,7 @@ class HistoriesDiffer(StoreError, label="conflict"):
 class LoggedSteps:
     """Reads the earlier steps of a run, which monitors and scorer need, from the store."""
 
-    def __init__(self, runs: RunStore, states: StateStore, read: Reads = directly) -> None:
+    def __init__(self, runs: RunStore, states: StateStore, read: Reads) -> None:
         self._read = read
         self._runs = runs
         self._states = states

@@ -313,7 +313,7 @@ class ConversationResolver:
         tenant: str,
         key: str,
         now: float,
-        beside: str = "",
+        beside: str,
     ) -> tuple[Resolved, Conversation]:
         """A request whose messages are not read, or one aside, and its conversation, `beside` where
         no id of the client names it; changes memory only.

@@ -25,7 +25,7 @@ class GuidanceTarget(Value):
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 
 
-def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget:
+def target_for(provider: str, model: str, host: str) -> GuidanceTarget:
     """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...). `host`:
     of the deployment's URL, "" for the provider's. Many servers with OpenAI's API refuse a late
     system message, so only OpenAI's and Azure OpenAI's hosts count. Source: the providers' API

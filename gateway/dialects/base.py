@@ -120,7 +120,7 @@ class SteeredRequest(ChatRequest):
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
         *,
-        addressed: Addressed | None = None,
+        addressed: Addressed | None,
         opaque: bool = False,
     ) -> None:
         super().__init__(raw, body, dialect.list_key, known, skimmed)

@@ -185,6 +185,6 @@ def progress_bar(err: TextIO) -> Progress:
     )
 
 
-def print_line(console: Console, text: str, style: str = "bold") -> None:
+def print_line(console: Console, text: str, style: str) -> None:
     """Print text as it is, whatever marks of styles it holds."""
     console.print(Text(text, style=style))

@@ -146,7 +146,7 @@ class MessageReader:
     latest turn's calls in order, "" for a call without one; `answered` counts their results."""
 
     def __init__(
-        self, call_ids: Sequence[str] = (), answered: int = 0, in_turn: bool = False, turns: int = 0
+        self, call_ids: Sequence[str], answered: int = 0, in_turn: bool = False, turns: int = 0
     ) -> None:
         self.call_ids: list[str] = []
         self._ordinals: dict[str, int] = {}

@@ -120,7 +120,7 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
 
 
 def budget_header(
-    found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool, unpriced: bool = False
+    found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool, unpriced: bool
 ) -> str:
     """Returns the value of `x-gateway-budget`: each budget at or above the first step of its
     ladder, each budget in `refused`, which would have stopped the call, and, if the call is

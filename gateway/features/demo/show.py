@@ -37,7 +37,7 @@ WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 _TRIES = 2  # failures after which the next one is an alarm
 
 
-def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
+def run_demo(console: Console | None = None, *, database: Path | None) -> bool:
     """Run the agent without and with steering; True if it succeeds in the second alone. database:
     where the runs are recorded; None: nowhere that stays."""
     # A fixed width if the output is not a terminal.

@@ -440,7 +440,7 @@ class TranslatedStream(PrimedStream):
         source: AsyncIterator[Any],
         call: ProviderCall,
         headers: RawHeaders,
-        dialect: Dialect = CHAT,
+        dialect: Dialect,
     ) -> None:
         super().__init__(call, headers, dialect)
         self._source = source

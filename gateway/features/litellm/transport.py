@@ -32,7 +32,7 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    def __init__(self, *, with_ids: bool = False) -> None:
+    def __init__(self, *, with_ids: bool) -> None:
         """`with_ids`: the answer is translated to another dialect: a call without an id gets one,
         and a choice is the first; LiteLLM's translations lose what has neither."""
         self._calls: set[Any] | None = set() if with_ids else None

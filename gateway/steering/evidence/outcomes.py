@@ -346,7 +346,7 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
     return None
 
 
-def decisive_line(result: str, *, reads_content: bool = False) -> str:
+def decisive_line(result: str, *, reads_content: bool) -> str:
     """The line of a failed result that a person would read first, "" when it is blank. A headline
     is followed by what it announces; the number of failures is left out."""
     text = readable(result.strip())

@@ -85,7 +85,7 @@ def to_line(pattern: Pattern) -> str:
     return json.dumps(to_record(pattern), ensure_ascii=False, separators=(", ", ": "))
 
 
-def read_line(line: str | bytes, *, tenant: str = "", names_tenant: bool = False) -> Pattern:
+def read_line(line: str | bytes, *, tenant: str, names_tenant: bool = False) -> Pattern:
     """The pattern of one line of JSON, as `from_record`. Raises: ValueError."""
     try:
         return from_record(json.loads(line), tenant=tenant, names_tenant=names_tenant)

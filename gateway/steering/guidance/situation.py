@@ -71,7 +71,7 @@ def _mentions(text: str, word: str) -> bool:
     return text.count(word) > named
 
 
-def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
+def cause_of(when: str, properties: Set[str], message: str) -> Cause | None:
     """Returns the first cause that fits the call's properties and its message (lower or upper
     case)."""
     lowered = f" {message.lower()}"

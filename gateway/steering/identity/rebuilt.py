@@ -80,7 +80,7 @@ def latest_turn(hashes: PrefixHashes) -> list[bytes]:
 
 
 def is_window_of(
-    request: Incoming, branch: Branch, seen: Container[bytes], *, begins: bool = False
+    request: Incoming, branch: Branch, seen: Container[bytes], *, begins: bool
 ) -> bool:
     """Whether a request follows the latest reply of an idle branch, whatever is left before it.
     `seen`: the digests of the messages of the branch's earlier requests, with all replies before
