@@ -117,8 +117,8 @@ class Spending(Protocol):
     async def extend(self, model: str, body: CallBody, *, binding: bool) -> bool:
         """Reserve what a call to another model costs more; False when that is too much."""
 
-    def held(self) -> list[FieldDict]:
-        """JSON values for `left_open`; empty when nothing is reserved in the store."""
+    def hand_over(self) -> list[FieldDict]:
+        """JSON values for `left_open`. What is reserved in memory only is reserved no more."""
 
 
 class PassedOn(Protocol):

@@ -477,7 +477,9 @@ class BackgroundAnswers:
         try:
             await self._recorder.catch_up(call)
             await self._recorder.record(call, None, pending_id=response_id)
-            as_json = call_to_json(call, call.decision or decision, time.time())
+            as_json = ""
+            if self._store is not None:
+                as_json = call_to_json(call, call.decision or decision, time.time())
             kept = await self.keep(tenant, response_id, target=call.target, call=as_json)
         finally:
             call.stored = True
@@ -624,7 +626,7 @@ def call_to_json(call: Call, decision: Decision, now: float) -> str:
         "overhead_s": timing.overhead_s,
         "control": {name: getattr(call.control, name) for name in _CONTROL},
         "tags": dict(call.control.tags),
-        "held": call.spending.held() if call.spending is not None else [],
+        "held": call.spending.hand_over() if call.spending is not None else [],
     }
     return json.dumps(values)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from steering_gateway_testing.looping import STEERING, looping_model
@@ -109,17 +111,24 @@ def test_both_poll_one_records(
         assert spent(here) == spent(there) == (1, 0, 12, 8)
 
 
+@pytest.mark.parametrize("slow", [False, True], ids=["reserved", "store slow"])
 def test_whoever_sees_the_answer_pays_for_it(
-    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str
+    gateway_server: Start, upstream: ScriptedUpstream, postgres_url: str, slow: bool
 ) -> None:
     """The reservation of a call in the background ends with the answer, once, whichever gateway
-    is asked for it."""
+    is asked for it. One that was made in memory, because the store was slow for the budgets, ends
+    when another gateway may see the answer; the answer is paid all the same."""
     upstream.default = Reply("Done.", id="resp_1")
     budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
     # Counted in memory, because the store takes long, it would be no reservation of both.
     control = {"store_wait_ms": DEADLINE_MS}
     here, there = two(gateway_server, {"url": postgres_url}, budgets=[budget], control=control)
+    ledger = here.app.runtime.accounting.ledger
+    if slow:
+        ledger._failed("slow")
+        ledger._again_at = math.inf  # until the call has been made
     post(here, **ASKED)
+    ledger._again_at = 0.0
 
     def account() -> tuple[int, ...]:
         (found,) = httpx.get(f"{there.url}/api/budgets").json()["accounts"]
@@ -127,11 +136,34 @@ def test_whoever_sees_the_answer_pays_for_it(
         used = (spent["calls"], spent["input_tokens"], spent["output_tokens"])
         return (found["reserved"]["calls"], found["reserved"]["input_tokens"] > 0, *used)
 
-    until(lambda: account() == (1, True, 0, 0, 0))  # reported within control.poll_s
+    # Reported within control.poll_s.
+    until(lambda: ledger.durable and not ledger.waiting)
+    assert account() == ((0, False, 0, 0, 0) if slow else (1, True, 0, 0, 0))
     for server in (there, here, there):
         polled(server, "resp_1")
         # What the other gateway had reserved is reported within control.poll_s.
         until(lambda: account() == (0, False, 1, 12, 8))
+
+
+def test_a_call_that_was_reserved_in_memory_is_paid_after_a_restart(
+    gateway_server: Start, upstream: ScriptedUpstream, either_store: dict[str, str]
+) -> None:
+    """By the next process, once: nothing of it stays reserved."""
+    upstream.default = Reply("Done.", id="resp_1")
+    budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
+    settings = {**STEERING, "storage": either_store, "budgets": [budget]}
+    first = gateway_server(settings)
+    ledger = first.app.runtime.accounting.ledger
+    ledger._failed("slow")
+    ledger._again_at = math.inf
+    post(first, **ASKED)
+    first.stop()
+    second = gateway_server(settings)
+    polled(second, "resp_1")
+    (found,) = httpx.get(f"{second.url}/api/budgets").json()["accounts"]
+    assert found["spent"]["calls"] == 1
+    assert (found["spent"]["input_tokens"], found["spent"]["output_tokens"]) == (12, 8)
+    assert found["reserved"]["calls"] == 0
 
 
 def test_the_deployment_that_stores_an_answer_is_known(

@@ -99,7 +99,7 @@ class Claim(Value):
     # no call like it has ended yet; such an estimate alone refuses nothing on an unused account
     guessed: bool = False
     binding: bool = True  # an account may refuse; False in modes that only count
-    # the gateway from whose leases it was reserved; "" = from the accounts themselves
+    # the gateway from whose leases it was reserved; "" = nothing is reserved any more
     lease: str = ""
 
 

@@ -404,9 +404,11 @@ class Spending(Struct, kw_only=True):
         """Reserve what a call to another model costs more; False when that is too much."""
         return await self.guard.extend(self.admission, model, body, binding=binding)
 
-    def held(self) -> list[FieldDict]:
-        """JSON values for `left_open`; empty when nothing is reserved in the store."""
-        return [to_builtins(each.claim) for each in self.admission.held if each.stored]
+    def hand_over(self) -> list[FieldDict]:
+        """JSON values for `left_open`. What is reserved in memory only is reserved no more."""
+        admission = self.admission
+        admission.held = [self.guard.ledger.handed_over(each) for each in admission.held]
+        return [to_builtins(each.claim) for each in admission.held]
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`; once."""
@@ -464,5 +466,5 @@ class LeftOpen(Struct, kw_only=True):
         """See `gateway.budget_interface.Spending`: it was sent."""
         return True
 
-    def held(self) -> list[FieldDict]:
+    def hand_over(self) -> list[FieldDict]:
         return []

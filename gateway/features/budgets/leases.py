@@ -319,10 +319,11 @@ class BudgetLedger:
         after = []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
-            moved = {claim.lease: claim.estimate}
+            moved = {}
             if claim.lease == self.id:
-                moved = {}
                 lease.end(claim.estimate)
+            elif claim.lease:
+                moved = {claim.lease: claim.estimate}
             ended = Report(
                 spent=settlement.actual,
                 estimated=settlement.guessed,
@@ -333,6 +334,16 @@ class BudgetLedger:
             lease.own = lease.own + settlement.actual
             after.append(lease.view())
         return tuple(after)
+
+    def handed_over(self, held: Held) -> Held:
+        """A claim that any gateway may end from now on. What is reserved in memory only is given
+        back: the store cannot know whether it has that."""
+        claim = held.claim
+        if held.stored or claim.lease != self.id:
+            return held
+        for wanted in claim.accounts:
+            self._lease(wanted, claim.at).end(claim.estimate)
+        return structs.replace(held, claim=structs.replace(claim, lease=""))
 
     async def look(self, wanted: Sequence[Wanted]) -> list[Account]:
         """Accounts as this gateway knows them, read from the store where it does not."""

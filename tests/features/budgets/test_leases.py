@@ -192,6 +192,40 @@ async def test_a_call_that_another_gateway_ends_is_reserved_no_more() -> None:
     assert (account.spent.calls, account.reserved) == (3, Amounts())
 
 
+async def test_a_call_that_was_reserved_in_memory_is_handed_over() -> None:
+    """Whichever gateway reports first, what it used is counted once, and nothing stays reserved:
+    neither where it was reserved nor in the store. Others of that gateway are reserved still."""
+    for report_first in (True, False):
+        store, clock = Counted(), Clock()
+        here, there = [BudgetLedger(store, lambda: SETTINGS, 0.0, clock) for _ in range(2)]
+        store.away = True
+        first, other = [await here.reserve(claim(clock, limit=40)) for _ in range(2)]
+        assert not first.stored
+        given = here.handed_over(first)
+        assert here.handed_over(given) == given
+        store.away = False
+        if report_first:
+            await here.tend()
+        await there.settle(given, end(given))
+        for ledger in (there, here, here):  # it first sends the renewal again that failed
+            await ledger.tend()
+        (account,) = await store.accounts([KEY])
+        assert (account.spent.calls, account.reserved.calls) == (1, 1)
+        await here.settle(other, end(other))
+        await here.flush(closing=True)
+        (account,) = await store.accounts([KEY])
+        assert (account.spent.calls, account.reserved) == (2, Amounts())
+
+
+async def test_a_call_that_is_reserved_in_the_store_stays_so_when_it_is_handed_over() -> None:
+    """Until it ends, wherever that is."""
+    clock = Clock()
+    here = BudgetLedger(Counted(), lambda: SETTINGS, 0.0, clock)
+    held = await here.reserve(claim(clock, limit=40))
+    assert held.stored
+    assert here.handed_over(held) is held
+
+
 async def test_one_statement_for_many_calls() -> None:
     """The more calls there are, the more a statement pays for; the rest is given back."""
     store, clock = Counted(), Clock()
