@@ -18,7 +18,7 @@ from gateway.config.reload import as_started, changes_at_restart, differences, r
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.holds import Holds

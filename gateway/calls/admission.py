@@ -19,13 +19,13 @@ from msgspec import json, structs
 
 from gateway.budget_interface import CallBody, CallSubject, Guard, Refused
 from gateway.calls.call import Call
-from gateway.calls.refusals import OwnResponse, answer_text, with_status
+from gateway.calls.own_response import OwnResponse, answer_text, with_status
 from gateway.config.control import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.decision import Decision
 from gateway.conversations.index import ConversationIndex
 from gateway.core.steer import NO_ADVICE, Advice
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
 from gateway.holds import end_question, pause_error, stop_error

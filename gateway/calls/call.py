@@ -19,7 +19,7 @@ from gateway.conversations.decision import Decision, Delivery
 from gateway.conversations.steer_request import client_of, forget
 from gateway.core.edits import Edit
 from gateway.core.guidance_state import Place
-from gateway.core.two_strikes import HELD
+from gateway.core.trouble import HELD
 from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange

@@ -21,7 +21,7 @@ from gateway.core.guidance_state import Injection
 from gateway.core.pattern import ETrace, PatternMatch, Tier, etrace_of
 from gateway.core.placement import Placed
 from gateway.core.step import Action
-from gateway.core.two_strikes import HELD
+from gateway.core.trouble import HELD
 from gateway.dialects.base import ANSWER_ID
 from gateway.steering.transcript.interventions import (
     WORDS_CHARACTERS,

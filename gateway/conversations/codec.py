@@ -25,7 +25,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
 from gateway.core.routing import ModelPin, RunChoice
 from gateway.core.steer import RunMemory
-from gateway.core.two_strikes import Trouble
+from gateway.core.trouble import Trouble
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.branch import split_line_hashes
 from gateway.steering.sub_agents import SubAgent

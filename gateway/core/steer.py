@@ -39,7 +39,7 @@ from gateway.core.routing import (
     choose,
 )
 from gateway.core.step import Step
-from gateway.core.two_strikes import DEFAULT_ACT, Act, ActName, Trouble, act_on
+from gateway.core.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
 from gateway.values import Value
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough

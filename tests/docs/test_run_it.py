@@ -15,7 +15,7 @@ from gateway import errors
 from gateway.budget_interface import Amounts
 from gateway.config import Settings
 from gateway.core.monitors.suite import Alarm
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.features.alerts.records import AlertRecord
 from gateway.features.alerts.sender import alert_view, signature
 from gateway.features.budgets.accounts import Account, AccountKey, Wanted

@@ -8,7 +8,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_state import GuidanceState, Injection
 from gateway.core.routing import ModelPin, RunChoice
 from gateway.core.steer import RunMemory
-from gateway.core.two_strikes import Trouble
+from gateway.core.trouble import Trouble
 
 GIVEN = GuidanceState(
     fired_step=3,

@@ -9,7 +9,6 @@ import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from gateway.features.alerts.rules import Finding
 from gateway.features.alerts.sender import send_alerts
 from gateway.features.alerts.settings import AlertSettings, AlertSink
 from gateway.features.alerts.store import AlertStore
+from gateway.features.alerts.when_sent import digest_at, due_at, in_digest
 from gateway.holds import answer_path
 from gateway.observability.logging import get_logger
 from gateway.stores.controls import Control
@@ -29,7 +29,6 @@ from gateway.stores.sql.controls import ControlStore
 _MOST_IN_MEMORY = 1000
 _REFRESHES = 4  # a condition that lasts is noted in the store so often within a cooldown
 _LEASE_MARGIN_S = 30.0
-_DAY_MINUTES = 24 * 60
 _WEEKLY_S = 8 * 86_400.0  # one report of a week, whichever gateway finds it
 
 
@@ -252,43 +251,6 @@ class AlertOutbox:
         """Remove alerts that are older than `alerts.keep_days`."""
         if self.usable():
             await self.store.prune_alerts(now - self.settings().keep_days * 86_400)
-
-
-def in_digest(about: AlertRecord | Finding, settings: AlertSettings) -> bool:
-    """Whether an alert waits for the next digest."""
-    own = ("approval_asked", "weekly_report")
-    return bool(settings.digest_at) and about.severity != "danger" and about.rule not in own
-
-
-def digest_at(now: float, settings: AlertSettings) -> float:
-    """The time of the next digest after `now` (both epoch seconds)."""
-    hour, minute = map(int, settings.digest_at.split(":"))
-    return _next(hour * 60 + minute, datetime.fromtimestamp(now).astimezone())
-
-
-def due_at(rule: str, now: float, settings: AlertSettings) -> float:
-    """Returns the time of the first attempt for an alert raised at `now` (both epoch seconds).
-    All alerts within one `group_wait_s` are due together, on every gateway, and make one
-    message."""
-    wait_s = {"approval_asked": 0.0}.get(rule, settings.group_wait_s)
-    due = now
-    if wait_s:
-        due = (now // wait_s + 1) * wait_s
-    quiet = settings.quiet_minutes()
-    if quiet is None or rule in settings.quiet_rules:
-        return due
-    begin, end = quiet
-    local = datetime.fromtimestamp(due).astimezone()
-    minute = local.hour * 60 + local.minute
-    if (minute - begin) % _DAY_MINUTES >= (end - begin) % _DAY_MINUTES:
-        return due
-    return _next(end, local)
-
-
-def _next(minutes: int, local: datetime) -> float:
-    """The next time (epoch) at which so many minutes of a local day are over."""
-    then = local.replace(hour=minutes // 60, minute=minutes % 60, second=0, microsecond=0)
-    return (then if then > local else then + timedelta(days=1)).timestamp()
 
 
 def _settled(delivery: QueuedAlert, error: str = "") -> Settled:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.budget_interface import ForgedAccount, UsedAccount
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.features.alerts.settings import AlertRuleSettings, RuleName
 from gateway.observability.metrics import Metrics
 from gateway.stores.severity import STUCK_STEPS, Severity

@@ -11,7 +11,7 @@ from gateway.api.views import picked
 from gateway.backends import Stores
 from gateway.budget_interface import Accounting, UsedAccount
 from gateway.config import Settings
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.features.alerts.address import address_of, keep_address
 from gateway.features.alerts.metrics import AlertMetrics
 from gateway.features.alerts.outbox import AlertOutbox, key_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.budget_interface import Amounts, CallBody, CallSubject
 from gateway.buffered_bytes import Share
-from gateway.calls.refusals import with_status
+from gateway.calls.own_response import with_status
 from gateway.exchange import Exchange
 from gateway.features.budgets.guard import Admission, BudgetGuard, OverBudget, amounts_of
 from gateway.features.budgets.routes import counted_how

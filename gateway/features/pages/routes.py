@@ -8,7 +8,17 @@ from gateway.api.audit import AuditParameters
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.features.pages import health, now, pages, patterns, raw, runs, session, views
+from gateway.features.pages import (
+    health,
+    now,
+    over_time,
+    pages,
+    patterns,
+    raw,
+    runs,
+    session,
+    views,
+)
 from gateway.features.pages.pages import PageEndpoint, PageRoute
 from gateway.hooks import given
 from gateway.runtime import Runtime
@@ -33,7 +43,7 @@ PAGES = (
     PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show, raw.StepPageParameters, change=raw.try_it),
     PageRoute("/dashboard/sessions/{session_id}", session.show),
-    PageRoute("/dashboard/time", now.show_time, now.TimeParameters, tab="Over time"),
+    PageRoute("/dashboard/time", over_time.show_time, over_time.TimeParameters, tab="Over time"),
     PageRoute("/dashboard/audit", health.show_audit, AuditParameters, tab="Audit", control=True),
     PageRoute("/dashboard/health", health.show_health, runs.PeriodFilters, tab="Health"),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters, tab="Patterns"),

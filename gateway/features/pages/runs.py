@@ -23,8 +23,8 @@ from gateway.api.views import picked, step_text, thresholds
 from gateway.config.settings import named_models
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.errors import BadRequest, NotFound
-from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import FragmentParameters, Page, Visit, kept, redirect
+from gateway.features.pages.run_chart import RunChart
 from gateway.features.pages.views import saved_views
 from gateway.holds import answer_path
 from gateway.hooks import given

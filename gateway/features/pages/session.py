@@ -8,8 +8,8 @@ from gateway.api.steering_bill import steering_bill
 from gateway.api.views import thresholds
 from gateway.core.monitors import MONITORS
 from gateway.errors import NotFound
-from gateway.features.pages.charts import RunChart
 from gateway.features.pages.pages import Page, Visit, redirect
+from gateway.features.pages.run_chart import RunChart
 from gateway.features.pages.runs import acts_on
 from gateway.features.pages.session_lanes import lanes_of
 from gateway.stores.sessions import MOST_CALLS, Session

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from gateway.budget_interface import ForgedAccount, UsedAccount
 from gateway.config import settings_from_dict
 from gateway.core.monitors import Alarm
-from gateway.core.two_strikes import Act
+from gateway.core.trouble import Act
 from gateway.errors import ConfigError
-from gateway.features.alerts.outbox import due_at
 from gateway.features.alerts.rules import (
     Observations,
     RestCounter,
     findings,
 )
 from gateway.features.alerts.settings import AlertRuleSettings, AlertSettings
+from gateway.features.alerts.when_sent import due_at
 from gateway.observability.metrics import Metrics
 from gateway.stores.totals import HAND_OVER, RunRecord, RunTotals, Stop
 from gateway.stores.under_way import LiveRun

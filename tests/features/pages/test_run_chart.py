@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from gateway.features.pages.charts import RunChart
+from gateway.features.pages.run_chart import RunChart
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.text.page import page_templates
 from gateway.text.svg import heat, slot_path, stretches

@@ -25,7 +25,7 @@ from gateway.core.steer import (
     observe,
     propose,
 )
-from gateway.core.two_strikes import Act, ActName, Trouble, act_on
+from gateway.core.trouble import Act, ActName, Trouble, act_on
 from gateway.steering.reader import READER
 from steering_gateway_testing.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
