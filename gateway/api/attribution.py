@@ -20,7 +20,6 @@ from gateway.api.params import (
     OneOf,
     RunFilters,
     Text,
-    described,
     naming,
 )
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
@@ -59,7 +58,7 @@ UsageView = shape(
 class UsageParameters(RunFilters):
     """Filter of runs, and the key that groups them."""
 
-    by: Text = described(f"`tag:NAME` or one of {', '.join(GROUPS)}.", "key")
+    by: Text = Field("key", description=f"`tag:NAME` or one of {', '.join(GROUPS)}.")
     format: Literal["json", "csv"] = "json"  # of the answer
 
 

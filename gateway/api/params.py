@@ -30,11 +30,6 @@ from gateway.values import FieldDict, Fields
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def described(text: str, default: Any = ...) -> Any:
-    """A field with a description for the OpenAPI document; required without a default."""
-    return Field(default, description=text)
-
-
 class Parameters(BaseModel):
     """The parameters of one operation; a field with the default None may be absent. `in_headers`:
     the names of those that are request headers."""
@@ -157,7 +152,7 @@ def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
     kind = plain
     if choices:
         kind = Annotated[str, OneOf(choices), BeforeValidator(filters.in_words)]
-    return (kind | None, described(text, None))
+    return (kind | None, Field(None, description=text))
 
 
 _FILTERS: FieldDict = {n: _filter(n, *of) for n, of in filters.FILTERS.items()}

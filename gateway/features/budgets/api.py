@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Body, Operations, like
-from gateway.api.params import DIGITS, Parameters, TenantParameter, Text, described
+from gateway.api.params import DIGITS, Parameters, Sent, TenantParameter, Text
 from gateway.api.views import picked
 from gateway.budget_interface import Amounts
 from gateway.features.budgets.accounting import accounting_of
@@ -29,10 +29,9 @@ class BudgetParameters(TenantParameter):
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
-class AccountBody(BaseModel):
+class AccountBody(Sent):
     """One account: a budget and a subject."""
 
-    model_config = ConfigDict(extra="forbid")
     budget: str  # the budget's name
     subject: Annotated[str, Field(max_length=400)]  # as `GET /api/budgets` names it
 
@@ -40,8 +39,8 @@ class AccountBody(BaseModel):
 class RaiseBody(AccountBody):
     """New limits of one account; those that are left out stay."""
 
-    limits: Mapping[str, float] = described(
-        f"Any of {', '.join(METRICS)}; each replaces that of the config."
+    limits: Mapping[str, float] = Field(
+        description=f"Any of {', '.join(METRICS)}; each replaces that of the config."
     )
 
 
