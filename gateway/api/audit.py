@@ -75,10 +75,7 @@ def audit_log(runtime: Runtime, access: Access) -> ChangeStore | None:
     return runtime.opened.stores.changes
 
 
-_ANSWERS = Body(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"]))
-
-
-@OPERATIONS.add("GET /api/audit", _ANSWERS)
+@OPERATIONS.add("GET /api/audit", Body(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"])))
 async def list_acts(request: ApiRequest[AuditParameters]) -> ApiResponse:
     """Acts of people and of the gateway: who, what, when and why; newest first."""
     store = audit_log(request.runtime, request.access)

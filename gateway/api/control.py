@@ -69,8 +69,7 @@ async def hold(
 ) -> FieldDict:
     """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
     StoreError."""
-    said = said if action else ControlBody()
-    about: FieldDict = {"reason": said.reason, "author": one_line(said.author, 80)}
+    about = _about(said if action else ControlBody())
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
@@ -87,6 +86,10 @@ async def hold(
     return _published(runtime, owner, subject, action=action, more=more)
 
 
+def _about(said: ControlBody) -> FieldDict:
+    return {"reason": said.reason, "author": one_line(said.author, 80)}
+
+
 def _published(
     runtime: "Runtime", owner: str | None, subject: str, action: Action | None, more: FieldDict
 ) -> FieldDict:
@@ -100,7 +103,7 @@ async def answer(
     runtime: "Runtime", subject: str, yes: bool, said: ControlBody, tenant: str | None
 ) -> FieldDict:
     """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
-    about = {"reason": said.reason, "author": one_line(said.author, 80)}
+    about = _about(said)
     await runtime.holds.refresh()  # a question is shown while it is being stored
     if not await answer_question(runtime.opened.stores, subject, about, yes=yes, tenant=tenant):
         raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
