@@ -20,7 +20,7 @@ from yarl import URL
 
 from gateway.config import RouterSettings
 from gateway.dialects import CHAT, Dialect
-from gateway.errors import GatewayError, LoopDetected, UpstreamFailure
+from gateway.errors import GatewayError, LoopDetected, NotFound, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
@@ -478,7 +478,10 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
     """The upstream URL with the path and the query byte for byte. The base's own query, which some
-    providers need (`?api-version=...`), comes before the client's."""
+    providers need (`?api-version=...`), comes before the client's. Raises: NotFound: the path would
+    continue the name of the host, as `%2F@other.host` does."""
+    if path[:1] != "/":
+        raise NotFound("no such route: the path has an encoded slash (%2F) where one is needed")
     text = str(base.copy_with(query=None)).rstrip("/") + path
     asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)

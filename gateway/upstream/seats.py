@@ -60,7 +60,7 @@ class Seat(Value):
         if self.api in ("chatgpt", "copilot"):
             found = None
         else:
-            found = _MODEL.search(_plain(self.path))
+            found = _MODEL.search(_plain(self.path)) or _MODEL.search(unquote(self.path))
         if found is not None:
             return unquote(found[1] or found[2])
         return ""
@@ -86,6 +86,8 @@ class Seats:
             return None
         plain = _plain(path)
         api = next((api for form, api in _PATHS if form.match(plain)), "")
+        if not api and "%2" in path:  # a route is found with slashes that are encoded, too
+            api = next((api for form, api in _PATHS if form.match(unquote(path))), "")
         if not api and any(name == _ACCOUNT for name, _ in headers):
             api = "chatgpt"
         match api:

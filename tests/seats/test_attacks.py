@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,8 @@ def a_gateway(
         "/v1beta/models/dear:embedContent",
         "/v1beta/models/dear%3AembedContent",
         "/v1beta/tunedModels/dear:generateContent",
+        "/v1beta/models%2Fdear:embedContent",
+        "/v1beta%2Fmodels%2Fdear:embedContent",
         f"{VERTEX}/anthropic/models/dear:rawPredict",
         f"{VERTEX}/anthropic/models/dear%3ArawPredict",
         f"{VERTEX}/google/models/dear:predict",
@@ -137,6 +140,51 @@ def test_what_a_tool_says_names_no_stored_thing(
         client.post(GENERATE, json={"contents": contents, "tools": tools})
         client.post("/model/a/invoke", json=claude)
     assert len(upstream.requests) == 2
+
+
+BASES = "api messages_api copilot_api code_assist_api chatgpt_api gemini_api bedrock_api vertex_api"
+
+
+@pytest.mark.parametrize("first", ["v1", "copilot", "backend-api", "v1internal", "v1beta", "model"])
+def test_no_path_continues_the_name_of_a_host(
+    gateway_server: Start, upstream: ScriptedUpstream, first: str
+) -> None:
+    """Where an operator's base ends with its host, an encoded slash and `@` would name another one,
+    which would be sent the operator's key, or the client's login."""
+    own = dict.fromkeys([f"{name}_base" for name in BASES.split()], upstream.url)
+    server = gateway_server({"default_upstream": own, "timeouts": {"first_byte_s": 1.0}})
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place = f"{first}%2f@127.0.0.1:{other.getsockname()[1]}"
+        for method, rest in (("GET", "/x"), ("POST", "/x"), ("GET", ""), ("POST", "/responses")):
+            path = f"{server.url}/{place}{rest}"
+            httpx.request(method, path, headers={"x-goog-api-key": "mine"}, timeout=120)
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            other.accept()
+
+
+@pytest.mark.parametrize(
+    ("path", "seat"),
+    [
+        ("/copilot%2fchat/completions", "copilot"),
+        ("/copilot%2Fchat%2Fcompletions", "copilot"),
+        ("/backend-api%2Fcodex/responses", "chatgpt"),
+        ("/v1internal%2Fx", "code_assist"),
+        ("/v1beta%2Fmodels/g:generateContent", "gemini"),
+        (GENERATE.replace("projects/", "projects%2F"), "vertex"),
+        ("/model%2Fn/invoke", "bedrock"),
+    ],
+)
+def test_an_encoded_slash_takes_no_login_to_another_host(
+    gateway_server: Start, upstream: ScriptedUpstream, path: str, seat: str
+) -> None:
+    """A route is found by the decoded path, and so is the host that the login is for."""
+    with ScriptedUpstream() as right:
+        own = dict.fromkeys([f"{name}_base" for name in BASES.split()], upstream.url)
+        server = gateway_server({"default_upstream": own | {f"{seat}_api_base": right.url}})
+        body = {"model": "m", "request": GEMINI, **GEMINI, **CLAUDE, "input": "hi"}
+        httpx.post(server.url + path, json=body, headers={"authorization": "Bearer mine"})
+    assert not upstream.requests
 
 
 async def test_frames_of_nothing_take_no_memory() -> None:
