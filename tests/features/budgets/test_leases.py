@@ -111,8 +111,9 @@ STEP = st.tuples(
 @example([("call", 0)] * 5 + [("call", 1), ("die", 1), ("late", 0), ("call", 0)])
 @example([("call", 0), ("tend", 0), ("moved", 0), ("tend", 1), ("call", 0), ("tend", 0)])
 def test_spent_and_leased_stay_within_the_limit(steps: list[tuple[str, int]]) -> None:
-    """Any order of calls, ends, reports, deaths, expiries, ends that another gateway reports, and
-    renewals that were done without an answer. Calls that were let through are never over."""
+    """Any order of calls, ends, reports, deaths, expiries, ends that another gateway reports, also
+    of calls that were reserved in memory, and renewals that were done without an answer. Calls that
+    were let through are never over."""
     asyncio.run(_play(steps))
 
 
@@ -132,7 +133,9 @@ async def _play(steps: list[tuple[str, int]]) -> None:
                 own.append(held)
                 passed += 1
             elif not held.outcome.refusals:
-                await ledger.settle(held, Settlement(claim=held.claim, actual=Amounts()))
+                given = ledger.handed_over(held)
+                failed = Settlement(claim=given.claim, actual=Amounts())
+                await ledgers[which - 1].settle(given, failed)
         elif step == "settle" and own:
             await ledger.settle(own[0], end(own.pop(0)))
         elif step == "moved" and own:

@@ -1,5 +1,6 @@
 """Real clients whose sub-agent never ends, in `gateway wrap --sub-agents`: it is capped, and its
-parent ends well; also overnight, with a login, or a client's own key, that is used up.
+parent ends well; also with several at once, and overnight, with a login, or a client's own key,
+that is used up.
 
 They are found as in tests/features/wrap/test_real_clients.py. Seen to pass with Claude Code
 2.1.332, Codex 0.171.0 and opencode 1.18.33.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -28,9 +30,7 @@ from tests.seats import hosts
 
 pytestmark = pytest.mark.nightly
 
-TASK = "MAIN-TASK: have a helper count the files, and say how many there are."
-PROMPT = "Count the files of this folder, and say how many there are."
-CALLS = 6
+TASK = "MAIN-TASK: have helpers count the files, and say how many there are."
 KEY = "sk-operators-own-key"
 QUIET = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 OPENCODE = {
@@ -44,14 +44,9 @@ SHELLS: dict[str, Any] = {
     "exec": 'text((await tools.exec_command({cmd: "ls"})).output);',
 }
 STARTS: dict[str, Any] = {
-    "Agent": {
-        "description": "count files",
-        "prompt": PROMPT,
-        "subagent_type": "general-purpose",
-        "run_in_background": False,
-    },
-    "task": {"description": "count files", "prompt": PROMPT, "subagent_type": "general"},
-    "spawn_agent": {"message": PROMPT, "task_name": "count_files"},
+    "Agent": {"subagent_type": "general-purpose", "run_in_background": False},
+    "task": {"subagent_type": "general"},
+    "spawn_agent": {},
 }
 HELPERS = ("x-claude-code-agent-id", "x-openai-subagent", "x-parent-session-id")
 
@@ -95,10 +90,28 @@ CLIENTS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """The calls that each helper may make, the helpers, and after how many the login is used up."""
+
+    cap: int
+    helpers: int
+    dry: int
+    at_once: bool = False
+
+
+NIGHTS = {
+    "one helper": Night(cap=6, helpers=1, dry=3),
+    "two helpers": Night(cap=8, helpers=2, dry=10),
+    "three at once": Night(cap=5, helpers=3, dry=10, at_once=True),
+}
+
+
 @dataclass(slots=True)
 class Greedy:
-    """The model of all agents: the main one starts a helper, which only ever lists the folder."""
+    """The model of all agents: the main one starts helpers, which only ever list the folder."""
 
+    night: Night
     calls: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
@@ -106,22 +119,53 @@ class Greedy:
         tools = _tools(request.fields)
         if not tools:
             return Reply("A title")
+        body = request.body.decode()
         if any(request.header(name) for name in HELPERS):
-            self.calls["helper"] += 1
+            helper = max(HELPER.findall(body), key=body.rindex)
+            self.calls[helper] += 1
             name = next(name for name in SHELLS if name in tools)
-            number = f"call_of_helper_{self.calls['helper']}"  # that no host gives twice
-            return Reply("Listing.", tool_calls=(ToolCall(name, SHELLS[name], id=number),))
-        self.calls["main"] += 1
-        self.last = request.body.decode()
+            number = f"call_{self.calls[helper]}_of_{helper}"  # that no host gives twice
+            return Reply(f"{said(helper)}.", tool_calls=(ToolCall(name, SHELLS[name], id=number),))
+        self.last = body
+        return self._main(tools)
+
+    def _main(self, tools: set[str]) -> Reply:
         space = "collaboration" if "wait_agent" in tools else ""
-        if self.calls["main"] == 1:
+        reported = [name for name in self.names if said(name) in self.last]
+        started = self.calls["started"]
+        if started < self.night.helpers and (self.night.at_once or len(reported) == started):
+            number = self.night.helpers if self.night.at_once else 1
+            new = self.names[started : started + number]
+            self.calls["started"] += number
             name = next(name for name in STARTS if name in tools)
-            call = ToolCall(name, STARTS[name], namespace=space)
-            return Reply("I ask a helper.", tool_calls=(call,))
-        if space and "Stopped by the gateway" not in self.last and self.calls["main"] < 9:
+            calls = [ToolCall(name, _start(name, each), id=each, namespace=space) for each in new]
+            return Reply("I ask helpers.", tool_calls=tuple(calls))
+        if space and len(reported) < started and self.calls["waits"] < 20:
+            self.calls["waits"] += 1
             wait = ToolCall("wait_agent", {"timeout_ms": 20_000}, namespace=space)
             return Reply("I wait.", tool_calls=(wait,))
         return Reply("All done.")
+
+    @property
+    def names(self) -> list[str]:
+        """The helpers, by what their prompts and words begin with."""
+        return [f"helper_{number}" for number in range(self.night.helpers)]
+
+
+HELPER = re.compile(r"HELPER (helper_\d)")
+
+
+def said(helper: str) -> str:
+    """The words of a helper, which its report repeats."""
+    return f"{helper} is listing"
+
+
+def _start(tool: str, helper: str) -> dict[str, Any]:
+    """The arguments of the call that starts a helper."""
+    prompt = f"HELPER {helper}: count the files of this folder, and say how many there are."
+    if tool == "spawn_agent":
+        return {"message": prompt, "task_name": helper}
+    return {**STARTS[tool], "description": f"count files {helper}", "prompt": prompt}
 
 
 def _tools(body: Mapping[str, Any]) -> set[str]:
@@ -140,14 +184,20 @@ def other() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.mark.parametrize("overnight", [False, True], ids=["capped", "login used up"])
+@pytest.mark.parametrize("night", NIGHTS.values(), ids=list(NIGHTS))
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_greedy_sub_agent_is_capped(
-    name: str, overnight: bool, upstream: ScriptedUpstream, other: ScriptedUpstream, tmp_path: Path
+def test_greedy_sub_agents_are_capped(
+    name: str,
+    night: Night,
+    overnight: bool,
+    upstream: ScriptedUpstream,
+    other: ScriptedUpstream,
+    tmp_path: Path,
 ) -> None:
-    """Six calls of the helper, its report at the parent, status 0, and no main agent stopped. With
-    a login that answers 429 from the fourth call on, the key answers the others: no further call is
-    sent to the login, and its token does not go elsewhere."""
-    model = Greedy()
+    """So many calls of each helper, its report at the parent, status 0, and no main agent stopped.
+    With a login that answers 429 after some calls, the key answers the others: no further call is
+    sent to the login than were under way, and its token does not go elsewhere."""
+    model = Greedy(night)
     other.default = upstream.default = model
     if overnight:
         served = 0
@@ -156,26 +206,34 @@ def test_a_greedy_sub_agent_is_capped(
             nonlocal served
             if _tools(request.fields):
                 served += 1
-            return Fault(FaultKind.RATE_LIMIT, retry_after="3600") if served > 3 else model(request)
+            if served > night.dry:
+                return Fault(FaultKind.RATE_LIMIT, retry_after="3600")
+            return model(request)
 
         upstream.default = limited
-    told = _run(CLIENTS[name], upstream, other, tmp_path)
+    told = _run(CLIENTS[name], night, upstream, other, tmp_path)
     assert told["exit_status"] == 0, told["stderr"]
-    assert model.calls["helper"] == CALLS
-    assert "Stopped by the gateway: 6 of the 6-call budget is used" in model.last
-    report = model.last[model.last.index("Stopped by the gateway") :][:600]
-    assert "Last of 6 calls" in report, report
-    stopped = [run for run in told["runs"] if run.get("stopped")]
-    assert len(stopped) <= 1
+    assert [model.calls[helper] for helper in model.names] == [night.cap] * night.helpers
+    stopped = f"Stopped by the gateway: {night.cap} of the {night.cap}-call budget is used"
+    assert model.last.count(stopped) >= night.helpers
+    reports = model.last[model.last.index(stopped) :]
+    assert f"Last of {night.cap} calls" in reports, reports[:600]
+    assert all(said(helper) in model.last for helper in model.names)
+    assert len([run for run in told["runs"] if run.get("stopped")]) <= night.helpers
     assert all(CLIENTS[name].token not in str(request.headers) for request in other.requests)
     if overnight:
-        refused = [r for r in upstream.requests if _tools(r.fields)]
-        assert len(refused) == 4
+        refused = [r for r in upstream.requests if _tools(r.fields)][night.dry :]
+        under_way = night.helpers if night.at_once else 1
+        assert 1 <= len(refused) <= under_way
         assert other.requests
 
 
 def _run(
-    client: Client, upstream: ScriptedUpstream, other: ScriptedUpstream, home: Path
+    client: Client,
+    night: Night,
+    upstream: ScriptedUpstream,
+    other: ScriptedUpstream,
+    home: Path,
 ) -> dict[str, Any]:
     """The summary of the wrapped client; skips where it is not installed."""
     program = shutil.which(client.command[0], path=PATH)
@@ -200,7 +258,7 @@ def _run(
         "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
         **{name: value.replace("{url}", upstream.url) for name, value in given.items()},
     }
-    wrap = [sys.executable, "-m", "gateway", "wrap", "--json", "--sub-agents", str(CALLS)]
+    wrap = [sys.executable, "-m", "gateway", "wrap", "--json", "--sub-agents", str(night.cap)]
     config_path = str(home / "gateway.json")
     command = [*wrap, "--config", config_path, "--", program, *client.command[1:]]
     ended = run_to_end(command, env, work, WAIT_S)
