@@ -86,6 +86,7 @@ def plan(
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates=gates)
+    failure_type = moment.failure_type
     monitor, held = due_text(guidance, moment, injection, every_alarm=every_alarm)
     # A pattern for a cause speaks of a kind of trouble; without a monitor's text it gets the event.
     quoted = queries and monitor is None and injection.quotes
@@ -94,7 +95,7 @@ def plan(
     return Plan(
         step=step,
         model=moment.model,
-        failure_type=moment.failure_type,
+        failure_type=failure_type,
         queries=queries,
         monitor=monitor,
         directive=directive,
