@@ -213,13 +213,15 @@ def test_greedy_sub_agents_are_capped(
         upstream.default = limited
     told = _run(CLIENTS[name], night, upstream, other, tmp_path)
     assert told["exit_status"] == 0, told["stderr"]
+    assert "All done." in told["stdout"]  # the main agent's own last words
     assert [model.calls[helper] for helper in model.names] == [night.cap] * night.helpers
     stopped = f"Stopped by the gateway: {night.cap} of the {night.cap}-call budget is used"
     assert model.last.count(stopped) >= night.helpers
     reports = model.last[model.last.index(stopped) :]
     assert f"Last of {night.cap} calls" in reports, reports[:600]
     assert all(said(helper) in model.last for helper in model.names)
-    assert len([run for run in told["runs"] if run.get("stopped")]) <= night.helpers
+    went_on = [run["state"] for run in told["runs"] if not run["stopped"]]
+    assert (went_on, len(told["runs"])) == (["END"], 1 + night.helpers)
     assert all(CLIENTS[name].token not in str(request.headers) for request in other.requests)
     if overnight:
         refused = [r for r in upstream.requests if _tools(r.fields)][night.dry :]
@@ -269,4 +271,4 @@ def _run(
     except ValueError:
         raise AssertionError(ended.stderr[-3000:]) from None
     assert ended.returncode == told["exit_status"], ended.stderr[-3000:]
-    return told | {"stderr": "\n".join(lines[-40:-1])}
+    return told | {"stderr": "\n".join(lines[-40:-1]), "stdout": ended.stdout}
