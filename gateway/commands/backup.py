@@ -20,8 +20,8 @@ from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
 
+# The folder in a backup that has everything, before the kind of its store; with its form.
 _FORMAT = "gateway-backup-1"
-"""The folder in a backup that has everything, before the kind of its store; with its form."""
 
 _PASSWORD = re.compile(r"(?<!:/):[^@/]*(?=@)|\w*password=[^&]*&?")
 
@@ -62,11 +62,10 @@ def _pack(storage: StorageSettings, file: str) -> None:
 
 
 def _restore(args: argparse.Namespace) -> None:
-    from gateway.stores.sqlite.copies import DATABASE, put_in_place
+    from gateway.stores.sqlite.copies import DATABASE, put_in_place, take_over
 
-    kept = ""
-    if args.replace:
-        kept = f".replaced-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    lost = ""
+    kept = f".replaced-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}" * args.replace
     with reported(BadRequest):
         settings = load_settings(args.config, upstreams=False)
         storage = settings.storage
@@ -77,9 +76,10 @@ def _restore(args: argparse.Namespace) -> None:
             _unpack(args.file, folder)
             own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
             if not storage.shared:  # into a server's empty database its own program puts the tables
+                lost = take_over(own.path, storage.file)
                 asyncio.run(run_on(_check, replace(settings, storage=own), args))
             put_in_place(storage, folder, kept)
-    _say(args, storage, f"{place} is restored", server="pg_restore --no-owner")
+    _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")
 
 
 async def _check(*_: object) -> None:
@@ -90,9 +90,10 @@ def _unpack(file: str, folder: Path) -> None:
     """Make the folder of a backup again. Raises: ConfigError: it is not whole, or another one."""
     try:
         with gzip.open(file) as whole, tarfile.open(fileobj=whole, mode="r|") as tar:
-            tar.extractall(folder.parent, filter="data")
+            # A backup has files and folders alone: links lead out of a folder in ways of their own.
+            tar.extractall(folder.parent, (m for m in tar if m.type in b"05"), filter="data")
             whole.read()  # the checksum of all is at the end
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{file!r} is no whole backup of a gateway ({error})") from error
     if not folder.is_dir():
         raise ConfigError(f"{file!r} is of a newer version, of another kind of store or no backup")

@@ -152,6 +152,61 @@ def _damaged(folder: Path) -> None:
         file.write(b"\xaa" * 40_000)
 
 
+def _with_a_trigger(folder: Path) -> None:
+    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
+        connection.execute(
+            "CREATE TRIGGER never AFTER INSERT ON run_controls BEGIN DELETE FROM run_controls; END"
+        )
+
+
+def _with_a_view(folder: Path) -> None:
+    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
+        connection.execute(
+            "DROP TABLE run_controls;"
+            "CREATE VIEW run_controls AS SELECT '' subject, '' tenant, '' action, '' reason,"
+            "0 at, '' author, '' about WHERE FALSE"
+        )
+
+
+def _refusing_keys(folder: Path) -> None:
+    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
+        connection.execute(
+            "DROP TABLE admin_keys;"
+            "CREATE TABLE admin_keys (pid INTEGER PRIMARY KEY, proof TEXT, CHECK (pid < 0))"
+        )
+
+
+def _without_keys(folder: Path) -> None:
+    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
+        connection.execute("DROP TABLE admin_keys")
+
+
+def _with_links(folder: Path) -> None:
+    """In place of the file: links to one outside are not made."""
+    Path("elsewhere.db").write_bytes((folder / "gateway.db").read_bytes())
+    (folder / "gateway.db").unlink()
+    (folder / "gateway.db").symlink_to("../../elsewhere.db")
+    (folder / "spool").symlink_to("../..")
+
+
+def _of_devices(file: Path) -> None:
+    with tarfile.open(file, "w:gz") as tar:
+        for kind in (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+            info = tarfile.TarInfo(f"gateway-backup-1/{kind.decode()}")
+            info.type = kind
+            info.linkname = "/etc/passwd"
+            tar.addfile(info)
+
+
+def _nested_names(file: Path) -> None:
+    """Headers that each announce a name for the next."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type = tarfile.GNUTYPE_LONGNAME
+    info.size = 1
+    block = info.tobuf(tarfile.GNU_FORMAT) + b"x" + b"\0" * 511
+    file.write_bytes(gzip.compress(block * 5000))
+
+
 def _outside(file: Path) -> None:
     with tarfile.open(file, "w:gz") as tar:
         info = tarfile.TarInfo("../../outside")
@@ -166,6 +221,13 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "a bit": (_flip, "no whole backup"),
     "another tar": (lambda file: file.write_bytes(gzip.compress(b"\0" * 10240)), "no backup"),
     "a path outside": (_outside, "no whole backup.*outside"),
+    "a trigger": (_repacked(_with_a_trigger), "triggers, views or tables that no gateway makes"),
+    "a view": (_repacked(_with_a_view), "triggers, views or tables that no gateway makes"),
+    "no room for keys": (_repacked(_refusing_keys), "tables that no gateway makes"),
+    "no table of keys": (_repacked(_without_keys), "tables that no gateway makes"),
+    "links": (_repacked(_with_links), "tables that no gateway makes"),
+    "devices": (_of_devices, "no database|no backup"),
+    "names of names": (_nested_names, "no whole backup"),
     "newer form": (
         _repacked(lambda folder: folder.rename("unpacked/gateway-backup-2")),
         "newer",
@@ -281,6 +343,51 @@ def test_both_need_the_admin_key(
     capsys.readouterr()
     assert main(["audit", "--json"]) == 0
     assert re.search('"author":"bob".*"act":"restore"', capsys.readouterr().out)
+
+
+def test_the_key_is_that_of_the_store_that_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A backup without a key, or with another one, lifts nothing, and neither does an older one
+    whose key was changed since; the store goes on to ask for it."""
+    for name, key in (("none.tar", ""), ("other.tar", "x" * 40)):
+        asyncio.run(_fill(1, key=key))
+        monkeypatch.setenv("GATEWAY_ADMIN_KEY", key)
+        assert main(["backup", name]) == 0
+        os.unlink("gateway.db")
+    asyncio.run(_fill(2, key=KEY))
+    before = _seen()
+    for name in ("none.tar", "other.tar"):
+        for key in ("", "x" * 40):
+            monkeypatch.setenv("GATEWAY_ADMIN_KEY", key)
+            assert main(["restore", name, "--replace"]) == 2
+            assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
+            assert _seen() == before
+    for name in ("none.tar", "other.tar"):
+        monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+        assert main(["restore", name, "--replace"]) == 0
+        monkeypatch.setenv("GATEWAY_ADMIN_KEY", "x" * 40)
+        assert main(["backup", "again.tar"]) == 2
+    assert asyncio.run(_runs()) == 1
+
+
+def test_what_people_did_after_the_backup_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A stop is not undone without a word."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    assert "since then" not in capsys.readouterr().out
+
+    async def act() -> None:
+        stores = await open_stores(OWN)
+        assert stores.changes is not None
+        await stores.changes.note("control", "stop", "r1", {"author": "ann"})
+        await stores.close()
+
+    asyncio.run(act())
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    said = capsys.readouterr().out
+    assert "stops, limits and other acts of people since then that it lacks: 1\n" in said
 
 
 def test_a_backup_is_never_made_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -261,7 +261,7 @@ async def test_without_room_for_the_copy_nothing_is_changed(
     same."""
     no_room = shutil._ntuple_diskusage(total=9, used=9, free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: no_room)
-    with pytest.raises(StoreError, match=r"and 0.0 are free; nothing.*copy_before_changes"):
+    with pytest.raises(StoreError, match=r"and 0 are free; nothing.*copy_before_changes"):
         await _open(of_version_before)
     assert await _runs(of_version_before, migrations=MIGRATIONS[:-1]) == {"r0001"}
     settings = StorageSettings(path=of_version_before, copy_before_changes=False)

@@ -13,12 +13,26 @@ from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
 from gateway.stores.sqlite.files import LOG, look, translate
 
 _PART = "-part"  # suffix of a copy that is not whole yet
+# Names in a backup: of the database's file, and of the folder with what waits for a database.
 DATABASE = "gateway.db"
 _WAITING = "spool"
-"""Names in a backup: of the database's file, and of the folder with what waits for a database."""
 
 _TRIES = 200
 _PAUSE_S = 0.02  # between two tries to copy files that change
+
+
+_FOREIGN = """
+SELECT 1 FROM sqlite_master
+WHERE (type IN ('trigger', 'view') OR tbl_name = 'admin_keys') AND instr(?1, sql) = 0
+UNION ALL SELECT 1 WHERE 'admin_keys' NOT IN (SELECT name FROM sqlite_master)
+"""
+_TAKE_OVER = """
+DELETE FROM admin_keys WHERE EXISTS (SELECT 1 FROM old.admin_keys WHERE pid >= 0);
+INSERT OR IGNORE INTO admin_keys SELECT * FROM old.admin_keys;
+SELECT CASE count(*) WHEN 0 THEN '' ELSE
+'; stops, limits and other acts of people since then that it lacks: ' || count(*) END
+FROM old.operator_changes WHERE kind <> 'store' AND id NOT IN (SELECT id FROM operator_changes)
+"""
 
 
 def copy_file(source: apsw.Connection, path: str) -> None:
@@ -26,11 +40,11 @@ def copy_file(source: apsw.Connection, path: str) -> None:
     one at `path`. Raises: StoreFull: the disk lacks room for it; OSError, apsw.Error."""
     part = Path(path + _PART)
     part.unlink(missing_ok=True)
-    needed = source.pragma("page_count") * source.pragma("page_size") / 2**20
-    free = shutil.disk_usage(part.absolute().parent).free / 2**20
+    needed = source.pragma("page_count") * source.pragma("page_size")
+    free = shutil.disk_usage(part.absolute().parent).free
     if free < needed:
         raise StoreFull(
-            f"no room for {path!r}: it needs {needed:.1f} MiB, and {free:.1f} are free; nothing is "
+            f"no room for {path!r}: it needs {needed} bytes, and {free} are free; nothing is "
             "changed (to upgrade without a copy: storage.copy_before_changes)"
         )
     try:
@@ -99,13 +113,29 @@ def _refuse_others(path: str) -> None:
         pass  # it is damaged, which may be why it is replaced
 
 
+def take_over(path: str, old: str) -> str:
+    """Let a restored file ask for the admin keys of the one that it replaces, if that has any.
+    Returns words about what people have done since. Raises: StoreError: it has triggers, views or
+    tables that no gateway makes, and that would change what is written to it; apsw.Error."""
+    from gateway.stores.sqlite.database import MIGRATIONS
+
+    with closing(apsw.Connection(path)) as restored:
+        made = "".join([each.sql for each in MIGRATIONS])
+        if restored.execute(_FOREIGN, (made,)).get:
+            raise StoreError("gateway.db in it has triggers, views or tables that no gateway makes")
+        with suppress(apsw.Error):  # there is none, or it is damaged
+            restored.execute("ATTACH ? AS old", (old * os.path.exists(old),))
+            return str(restored.execute(_TAKE_OVER).get)
+    return ""
+
+
 def put_in_place(settings: StorageSettings, folder: Path, kept: str) -> None:
     """Put a folder's files where a gateway looks for them, all or nothing. What is there gets names
     that end in `kept`. Raises: StoreBusy: a process has the file open; StoreError: something is
     there, and `kept` is empty; OSError."""
-    if os.path.exists(settings.file):
-        _refuse_others(settings.path)
     path = settings.file
+    if os.path.exists(path):
+        _refuse_others(settings.path)
     places = {_WAITING: settings.spool_folder, LOG: path + LOG, DATABASE: path}
     with ExitStack() as undo:
         for name, place in places.items():
