@@ -19,7 +19,7 @@ from gateway.values import FieldDict
 _AT_ONCE = 20  # sessions that one transaction erases: the commits of requests wait for it
 OUT_OF_REACH = (
     "what providers, receivers of alerts and OTLP collectors were sent, agents' own logs, exports, "
-    "reports and backups that people made, files set aside as damaged, as replaced or before an upgrade"
+    "reports and backups that people made, files set aside (damaged, replaced, upgraded)"
 )
 
 
