@@ -63,6 +63,7 @@ def _pack(storage: StorageSettings, file: str) -> None:
 
 def _restore(args: argparse.Namespace) -> None:
     from gateway.stores.sqlite.copies import DATABASE, put_in_place, take_over
+    from gateway.stores.sqlite.database import MIGRATIONS
 
     lost = ""
     kept = f".replaced-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}" * args.replace
@@ -76,7 +77,7 @@ def _restore(args: argparse.Namespace) -> None:
             _unpack(args.file, folder)
             own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
             if not storage.shared:  # into a server's empty database its own program puts the tables
-                lost = take_over(own.path, storage.file)
+                lost = take_over(own.path, storage.file, MIGRATIONS)
                 asyncio.run(run_on(_check, replace(settings, storage=own), args))
             put_in_place(storage, folder, kept)
     _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")
