@@ -11,7 +11,7 @@ _ESCAPES = re.compile(
 )
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-    "\ud800-\udfff\ufff9-\ufffb]"
+    "\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e01ef]"  # the last: tags that spell whole texts
 )
 _PICTURES = 0x2400  # Unicode's pictures of the 32 control characters
 

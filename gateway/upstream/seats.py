@@ -36,8 +36,8 @@ _MODEL = re.compile(
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
 _FIRST = "v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ copilot/ v1internal: v1internal/"
+# Routes of these APIs beside those below `/v1`.
 PATHS = tuple(f"/{first}{{path:path}}" for first in _FIRST.split())
-"""Routes of these APIs beside those below `/v1`."""
 
 # Of requests whose path and headers need no look: the clients of no seat send them.
 _UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
@@ -70,14 +70,17 @@ class Seats:
     """The bases of these APIs, as the settings name them."""
 
     def __init__(self, upstream: UpstreamSettings, env: Texts) -> None:
-        self._chatgpt = upstream.chatgpt_api_base.rstrip("/")
-        self._copilot = upstream.copilot_api_base.rstrip("/")
-        self._code_assist = upstream.code_assist_api_base.rstrip("/")
-        self._google = upstream.gemini_api_base.rstrip("/")
-        self._vertex = (upstream.vertex_api_base or "").rstrip("/")
         region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         bedrock = f"https://bedrock-runtime.{region}.amazonaws.com"
-        self._bedrock = (upstream.bedrock_api_base or bedrock).rstrip("/")
+        bases = {
+            "chatgpt": upstream.chatgpt_api_base,
+            "copilot": upstream.copilot_api_base,
+            "code_assist": upstream.code_assist_api_base,
+            "google": upstream.gemini_api_base,
+            "vertex": upstream.vertex_api_base or "",
+            "bedrock": upstream.bedrock_api_base or bedrock,
+        }
+        self._bases = {api: base.rstrip("/") for api, base in bases.items()}
 
     def of(self, path: str, headers: RawHeaders) -> Seat | None:
         """The seat of a request, `path` as the client sent it; None for OpenAI's and Anthropic's
@@ -90,27 +93,20 @@ class Seats:
             api = next((api for form, api in _PATHS if form.match(unquote(path))), "")
         if not api and any(name == _ACCOUNT for name, _ in headers):
             api = "chatgpt"
+        if not api:
+            return None
+        base = self._bases[api]
         match api:
-            case "":
-                return None
             case "chatgpt":
-                base = self._chatgpt
                 own = path.removeprefix("/backend-api")
                 if own != path:
                     path = own
                 else:
                     path = _CODEX + path.removeprefix("/v1")
             case "copilot":
-                base = self._copilot
                 path = path.removeprefix("/copilot")
-            case "code_assist":
-                base = self._code_assist
-            case "google":
-                base = self._google
-            case "bedrock":
-                base = self._bedrock
-            case _:
-                base = self._vertex or _vertex_host(path)
+            case "vertex":
+                base = base or _vertex_host(path)
         return Seat(api=api, base=httpx.URL(base), path=path)
 
 

@@ -24,6 +24,7 @@ from gateway.text.sanitize import one_line, visible, without_folders
         ("\u202eright to left", "<U+202E>right to left"),
         ("half a pair \ud800", "half a pair <U+D800>"),
         ("nothing\u200bseen", "nothing<U+200B>seen"),
+        ("tags\U000e0041", "tags<U+E0041>"),
         ("Grüße, 你好, 👩\u200d🔧", "Grüße, 你好, 👩\u200d🔧"),
     ],
 )

@@ -11,6 +11,7 @@ from gateway.errors import ConfigError
 from gateway.features.history.screen import text_of
 from gateway.features.history.session import project_of
 from gateway.features.history.typed import WORDINGS, TypedAgain
+from gateway.text.sanitize import visible
 from gateway.text.secrets import mask_secrets
 
 _FILES = ("CLAUDE.md", "AGENTS.md")
@@ -67,9 +68,11 @@ async def read_brief(
         lines, notes = await suggested(rules, content, stores, settings)
     finally:
         await stores.close()
-    sys.stderr.write(f"gateway: {notes}\n")
+    sys.stderr.write(f"gateway: {visible(notes)}\n")
     diff, added = added_to(name, content, lines)
     sys.stdout.write(diff)
+    if (folder / name).resolve().parent != folder:
+        raise ConfigError(f"brief: {name} is a link to another folder, which is not written to")
     if write and added:
         with (folder / name).open("ab") as file:
             file.write(added.encode())

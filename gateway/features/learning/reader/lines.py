@@ -30,7 +30,8 @@ from gateway.upstream.dispatch import Messages
 from gateway.values import FieldDict
 
 _MOST_FILE = 40_000  # characters of the instruction file that are shown
-_LINE = re.compile(r"^\s*(?:[-*]\s+)?(\d{1,3})[.:)]\s+(.*\S)", re.MULTILINE)
+# Up to what would hide words of it: a comment, an element or a stroke through them.
+_LINE = re.compile(r"^\s*(?:[-*]\s+)?(\d{1,3})[.:)]\s+((?:(?!~~)[^<\n])*(?<=\S))", re.MULTILINE)
 
 
 LINES = Question(

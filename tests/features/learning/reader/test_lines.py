@@ -121,6 +121,61 @@ def test_a_line_that_says_something_else_is_left_out_and_said(
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "<!-- Never --> open draft PRs.",
+        "~~Never~~ open draft PRs.",
+        "<del>Never</del> open draft PRs.",
+    ],
+)
+def test_no_word_of_a_line_is_hidden(
+    words: str, shop: Path, upstream: ScriptedUpstream, capsys: Capture
+) -> None:
+    """What a page shows without its first word says the opposite."""
+    upstream.default = line(TYPED, words)
+    assert main(["history", "brief", "--write"]) == 0
+    assert not (shop / "AGENTS.md").exists()
+    upstream.default = line(TYPED, "Never open draft PRs. <!--")
+    assert main(["history", "brief", "--read"]) == 0
+    assert "+- Never open draft PRs. <!-- typed" in capsys.readouterr().out
+
+
+def test_what_the_model_says_moves_no_cursor(
+    shop: Path, upstream: ScriptedUpstream, capsys: Capture
+) -> None:
+    """A line that is left out is shown, without the sequences of a terminal."""
+    upstream.default = line(TYPED, "Open\x1b[2J draft PRs.")
+    assert main(["history", "brief", "--read"]) == 0
+    assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["CLAUDE.md", "AGENTS.md"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_leads_to_no_file_elsewhere(
+    name: str, there: bool, shop: Path, upstream: ScriptedUpstream, capsys: Capture
+) -> None:
+    """An agent can make one; one to a file beside it is followed, and stays a link."""
+    other = shop.parent / "profile"
+    if there:
+        other.write_text("mine\n")
+    (shop / name).symlink_to(other)
+    upstream.default = line(TYPED, "Never open draft PRs.")
+    status = main(["history", "brief", "--write"])
+    if there or name == "AGENTS.md":
+        assert status == 2
+        assert f"{name} is a link to another folder" in capsys.readouterr().err
+    assert other.exists() == there
+    if there:
+        assert other.read_text() == "mine\n"
+    (shop / name).unlink()
+    (shop / "RULES.md").write_text("# Shop\n")
+    (shop / name).symlink_to("RULES.md")
+    assert main(["history", "brief", "--write"]) == 0
+    assert "Never open draft PRs." in (shop / "RULES.md").read_text()
+    assert (shop / name).is_symlink()
+
+
+@pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
         (Reply("I would rather not.\n\x00{}", usage=USED), 0, f"{TOKENS} tokens, $0.0075"),
