@@ -51,7 +51,8 @@ class Feature(NamedTuple):
     # it is `wide`, for its whole width; or None.
     # `step_notes`: async function of a `Visit` and the `RunTrace` that it shows: dicts with the
     # name of their `template` in the folder `templates`, by the step below which they stand.
-    # `models`: function that gives a `ModelList`, or None when it cannot be read.
+    # `models`: function of the file in which a list of prices may be kept (`""`: nowhere) that
+    # gives a `ModelList`, or None when there is none.
     # `lesson_rules`: function of the `Settings` that gives the `Lessons` which decide for a call.
     # `keys`: class of `Keys`, which the authenticator asks. `rights`: class of `Rights`.
     # `accounting`: class of `Accounting`, which counts what calls use.

@@ -36,6 +36,7 @@ from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.dry_seats import DrySeats
 from gateway.upstream.model_abilities import ModelCatalogue
+from gateway.upstream.model_costs import use_list
 from gateway.upstream.native import NativeLane
 from gateway.upstream.translation import translating_lane
 from gateway.values import frozen
@@ -101,6 +102,7 @@ class UpstreamServices:
     ) -> None:
         self.settings = settings
         self.metrics = metrics
+        use_list(settings.storage.prices_file)
         self.table = DeploymentTable(
             settings, os.environ, refusals.rests, keys_required=keys_required
         )

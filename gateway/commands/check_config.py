@@ -28,7 +28,7 @@ from gateway.text.page import rendered
 from gateway.upstream import credentials
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.model_abilities import ModelCatalogue
-from gateway.upstream.model_costs import capabilities
+from gateway.upstream.model_costs import capabilities, use_list
 from gateway.upstream.providers import provider_of
 from gateway.values import FieldDict, Texts
 
@@ -173,7 +173,7 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
     from gateway.process.start_checks import check, unwritable
 
     report: FieldDict = {"problems": [], "ignored": [], "warnings": []}
-    report |= {"client_credentials": {}, "names": {}}
+    report |= {"client_credentials": {}, "names": {}, "prices": None}
     try:
         if path:
             file = read_config_file(path)
@@ -187,6 +187,7 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
         with faults.collected():
             check(settings, refused)
     if settings is not None and not faults.found:
+        report["prices"] = getattr(use_list(settings.storage.prices_file), "about", None)
         report["warnings"] = list(config_warnings(settings, os.environ))
         table = DeploymentTable(settings, os.environ)
         report["client_credentials"] = client_hosts(table)

@@ -10,6 +10,7 @@ from gateway.values import frozen
 
 IN_MEMORY = ":memory:"
 SPOOL = "-spool"  # suffix of the folder in which records wait for a file
+PRICES = "-prices.json"  # suffix of the list of prices that is kept for a file
 SYNCHRONOUS = ("normal", "full")
 STORES: dict[str, str] = {
     "": ".backends:open_sqlite",  # the file at `storage.path`
@@ -141,6 +142,14 @@ class StorageSettings:
         if self.shared:
             return chosen
         return f"{self.path}{SPOOL}"
+
+    @property
+    def prices_file(self) -> str:
+        """The file for a list of prices that was given: beside the database's file; of a server in
+        the folder of the spool. Empty where neither is on a disk."""
+        if self.shared:
+            return self.spool_folder and f"{self.spool_folder}/prices.json"
+        return self.file and self.file + PRICES
 
     @property
     def place(self) -> str:

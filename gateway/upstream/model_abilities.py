@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gateway.config import Settings
 from gateway.config.settings import named_models
+from gateway.data_files import read_toml
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
 from gateway.upstream.deployments import DeploymentTable, Target
@@ -19,22 +20,7 @@ from gateway.wire.coerce import as_bool, as_int, as_number, mapping_at
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
 
-# These answer 400 to more output tokens than the model can write; others reduce the number.
-_BOUNDED_OUTPUT = frozenset({"openai", "anthropic", "azure", "bedrock", "bedrock_converse"})
-# The list marks each model of theirs that reasons, so that no mark means it does not.
-_REASONING_MARKED = frozenset({"openai", "anthropic"})
-_OUTPUT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-# A value that asks for what happens anyway is accepted by every model.
-_SAMPLING_DEFAULTS = {
-    "temperature": 1,
-    "top_p": 1,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "logit_bias": {},
-}
-_ANTHROPIC_SAMPLING = ("temperature", "top_p", "top_k")
+_TABLE = read_toml(__package__, "model_abilities.toml")
 
 
 def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bool) -> str | None:
@@ -44,14 +30,14 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
     most = None
     if listed is not None:
         most = listed.max_output_tokens
-    asked = max((as_number(body.get(name), 0.0) for name in _OUTPUT_NAMES), default=0.0)
-    if most is not None and info.provider in _BOUNDED_OUTPUT and asked > most:
+    asked = max((as_number(body.get(name), 0.0) for name in _TABLE["output_names"]), default=0.0)
+    if most is not None and info.provider in _TABLE["bounded_output"] and asked > most:
         return f"at most {most} output tokens"
     if not native:
         return None
     effort = body.get("reasoning_effort") or mapping_at(body, "reasoning").get("effort")
     thinking = mapping_at(body, "thinking").get("type")
-    unmarked = info.reasoning is None and listed and info.provider in _REASONING_MARKED
+    unmarked = info.reasoning is None and listed and info.provider in _TABLE["reasoning_marked"]
     if info.reasoning is False or unmarked:
         asks = effort not in (None, "none") or thinking in ("enabled", "adaptive")
         if asks:
@@ -65,7 +51,7 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
         if thinking == "adaptive" and not listed.adaptive_thinking:
             return "no adaptive thinking"
         if "supports_sampling_params" in listed.lacks:
-            return _sampling(body, _ANTHROPIC_SAMPLING)
+            return _sampling(body, _TABLE["anthropic_sampling"])
     return None
 
 
@@ -80,14 +66,14 @@ def _refused_by_openai(listed: Listed, body: Fields, dialect: str, effort: Any) 
     if dialect == "chat" and body.get("max_tokens") is not None:
         return "max_completion_tokens instead of max_tokens"
     if effort != "none" if effort else not listed.may_not_reason:
-        return _sampling(body, tuple(_SAMPLING_DEFAULTS))
+        return _sampling(body, _TABLE["sampling_defaults"])
     return None
 
 
-def _sampling(body: Fields, names: tuple[str, ...]) -> str | None:
+def _sampling(body: Fields, names: Iterable[str]) -> str | None:
     for name in names:
         value = body.get(name)
-        if value is not None and value != _SAMPLING_DEFAULTS.get(name):
+        if value is not None and value != _TABLE["sampling_defaults"].get(name):
             return f"no {name}"
     return None
 
@@ -99,8 +85,6 @@ INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they re
 # Prices that the config may give a deployment; `litellm_params` may have the first two.
 _PRICES = {kind: RATE_KEYS[kind] for kind in ("input", "output", "cache_read")}
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
-# Providers whose API has no `n`. Source: their API references.
-_ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
 
 
 _HERE = r"(?:localhost|127\.[\d.]+|::1|0\.0\.0\.0|host\.docker\.internal)"
@@ -171,7 +155,7 @@ class ModelCatalogue:
             form.get("type") == "json_schema" for form in answer_formats(body)
         ):
             return "no structured output"
-        if as_int(body.get("n"), 1) > 1 and info.provider in _ONE_CHOICE:
+        if as_int(body.get("n"), 1) > 1 and info.provider in _TABLE["one_choice"]:
             return "one choice only"
         limit = info.max_input_tokens
         if limit is not None and len(raw) // BYTES_PER_TOKEN > limit and body_tokens(raw) > limit:
@@ -203,11 +187,10 @@ class ModelCatalogue:
         for kind, name in _PRICES.items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 rates[kind] = float(own[name])  # YAML reads `1e-6` as text
-        limit = own.get("max_input_tokens")
         return replace(
             known,
             tiers=(*known.tiers[:-1], (-1, rates)),
-            max_input_tokens=limit if isinstance(limit, int) else known.max_input_tokens,
+            max_input_tokens=as_int(own.get("max_input_tokens"), known.max_input_tokens),
             tools=as_bool(own.get("supports_function_calling"), known.tools),
             vision=as_bool(own.get("supports_vision"), known.vision),
             response_schema=as_bool(own.get("supports_response_schema"), known.response_schema),

@@ -1,25 +1,17 @@
 """Abilities and prices of a model, and the cost of a call; lists of models come from features."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
+from gateway.data_files import read_toml
 from gateway.hooks import given
 from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Texts, frozen
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
-_CHARGED_AS = {
-    "cache_read": "input",
-    "cache_write": "input",
-    "cache_write_1h": "cache_write",
-    "audio_input": "input",
-    "reasoning": "output",
-    "audio_output": "output",
-}
-"""The kind whose rate counts for tokens of a kind that has none."""
+_RATES = read_toml(__package__, "rates.toml")
 _PROMPT = ("input", "audio_input", "cache_read", "cache_write", "cache_write_1h")
 
 
@@ -31,21 +23,12 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     def rate(kind: str) -> float:
         if kind in rates:
             return rates[kind]
-        return rate(_CHARGED_AS[kind])
+        return rate(_RATES["charged_as"][kind])
 
     return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-RATE_KEYS: Texts = {
-    "input": "input_cost_per_token",
-    "output": "output_cost_per_token",
-    "cache_read": "cache_read_input_token_cost",
-    "cache_write": "cache_creation_input_token_cost",
-    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
-    "audio_input": "input_cost_per_audio_token",
-    "reasoning": "output_cost_per_reasoning_token",
-    "audio_output": "output_cost_per_audio_token",
-}
+RATE_KEYS: Texts = _RATES["keys"]
 
 
 # Fields of a `usage` object that name a class of service: the tier, Anthropic's fast mode, and the
@@ -110,6 +93,10 @@ class ModelInfo:
 class ModelList(Protocol):
     """Looks models up."""
 
+    about: Fields
+    """Of its prices: the day as `date`, YYYY-MM-DD, and for people where they are from, as
+    `source`."""
+
     def capabilities(self, model: str) -> ModelInfo | None:
         """The entry of a model, `provider/name` or a bare name; None for one the list lacks."""
 
@@ -118,10 +105,20 @@ class ModelList(Protocol):
         the list lacks; None without one."""
 
 
-@functools.cache
+_IN_USE: list[ModelList | None] = []
+
+
+def use_list(kept: str = "") -> ModelList | None:
+    """Use from now on the list that a feature gives. `kept`: the file where a newer one may be."""
+    _IN_USE[:] = [read(kept) for read in given("models")] or [None]
+    return _IN_USE[0]
+
+
 def default_list() -> ModelList | None:
-    """The first list that a feature gives; None without one."""
-    return next((found for read in given("models") if (found := read()) is not None), None)
+    """The list in use; None without one."""
+    if _IN_USE:
+        return _IN_USE[0]
+    return use_list()
 
 
 def capabilities(model: str) -> ModelInfo | None:

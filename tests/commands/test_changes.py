@@ -107,7 +107,7 @@ def test_without_the_key_no_command_changes_anything(
         *("budgets raise", "budgets lift", "budgets reset", "runs stop", "runs resume"),
         *("runs approve", "runs deny", "keys create", "keys set", "keys rotate", "keys revoke"),
         *("keys reset", "pilot start", "pilot stop", "pilot apply"),
-        *("learn approve", "learn retire", "learn edit"),
+        *("prices update", "learn approve", "learn retire", "learn edit"),
         *("patterns add", "patterns import", "patterns delete", "steering off", "steering on"),
     }
     there = {words[0] for words in COMMANDS}  # without those of a feature that is gone

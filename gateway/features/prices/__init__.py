@@ -1,1 +1,1 @@
-"""Abilities and prices of models, from the list that LiteLLM ships."""
+"""Abilities and prices of models, from the list that LiteLLM ships or a newer one."""

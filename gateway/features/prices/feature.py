@@ -2,4 +2,6 @@
 
 from gateway.hooks import Feature
 
-FEATURE = Feature(parts={"models": "price_list:default_list"})
+FEATURE = Feature(
+    parts={"models": "price_list:list_of"}, commands={"prices": "commands:add_prices"}
+)

@@ -1,20 +1,23 @@
-"""The price list in LiteLLM's package: abilities and prices of models.
+"""The price lists: the one in LiteLLM's package, and one that was given (`gateway prices update`).
 
-The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
+LiteLLM's is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
 entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
 
 import functools
 import json
 import mmap
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from gateway.data_files import read_toml
+from gateway.text.formatting import iso
 from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.model_costs import RATE_KEYS, Listed, ModelInfo, Rates
 from gateway.values import Fields
-from gateway.wire.coerce import as_bool, as_number, as_text, mapping_at
+from gateway.wire.coerce import as_bool, as_int, as_number, as_text, list_at, mapping_at
 
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
@@ -27,15 +30,7 @@ _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
 _MOST_KEPT = 1024
 
-# A deployment's provider -> the names under which the list files its models.
-_FILED_UNDER = {
-    "azure": ("azure", "azure_ai", "openai"),
-    "bedrock": ("bedrock", "bedrock_converse"),
-    "bedrock_converse": ("bedrock", "bedrock_converse"),
-    "cohere": ("cohere", "cohere_chat"),
-    "cohere_chat": ("cohere", "cohere_chat"),
-    "ollama_chat": ("ollama",),
-}
+_FILED_UNDER = read_toml(__package__, "filed_under.toml")
 
 
 class PriceList:
@@ -44,8 +39,14 @@ class PriceList:
     def __init__(self, path: Path) -> None:
         """Map `path`. Raises: OSError when it cannot be read."""
         with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._places = _places(self._map)
+            self.text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._places = _places(self.text)
+        # LiteLLM does not date its list: it is at least as old as its file.
+        self.about: Fields = {
+            "date": iso(path.stat().st_mtime)[:10],
+            "source": "the installed LiteLLM",
+        }
+        self.beneath: PriceList | None = None  # has the models that this one lacks
         self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
         """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
         self.relative = functools.lru_cache(_MOST_KEPT)(self._nearest)
@@ -54,7 +55,7 @@ class PriceList:
 
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):
-            entry = self._entry(name)
+            entry = self.entry(name)
             if entry is None:
                 continue
             owner = str(entry.get("litellm_provider"))  # Vertex adds the maker of the model
@@ -65,31 +66,37 @@ class PriceList:
     def _nearest(self, model: str) -> tuple[str, ModelInfo] | None:
         own = model[-_NAME_BYTES:].rpartition("/")[2]
         word = _WORD.match(own)
-        if word:
-            names = {n.rpartition("/")[2]: n for n in reversed(self._places)}
-        else:
-            names = {}
-        alike = {short: n for short, n in names.items() if word and short.startswith(word[0])}
+        if word is None:
+            return None
+        names = {n.rpartition("/")[2]: n for n in reversed(self._places)}
+        names |= {n: n for n in names if n in self._places}  # another seller's may be dearer
+        alike = [short for short in names if short.startswith(word[0])]
         for short in get_close_matches(own, alike, _RELATIVES):
-            name = (
-                short if short in self._places else alike[short]
-            )  # another seller's may be dearer
+            name = names[short]
             info = self.capabilities(name)
             if info is not None and info.rates.get("input"):
                 return name, info
         return None
 
-    def _entry(self, name: str) -> Fields | None:
+    def entry(self, name: str) -> Fields | None:
+        """What is listed under exactly this name; None for one that is no model."""
         place = self._places.get(name)
+        if place is None and self.beneath:
+            return self.beneath.entry(name)
         if place is None or name == "sample_spec":
             return None
-        text = self._map[place : place + _ENTRY_BYTES].decode("utf-8", "replace")
         try:
-            entry, _ = json.JSONDecoder().raw_decode(text)
+            entry, _ = json.JSONDecoder().raw_decode(
+                self.text[place : place + _ENTRY_BYTES].decode("utf-8", "replace")
+            )
         except ValueError:
             return None
         # An object inside an entry has a name too, and neither of these.
         return entry if "litellm_provider" in entry or "mode" in entry else None
+
+    def count(self) -> int:
+        """The number of its models."""
+        return sum(self.entry(name) is not None for name in self._places)
 
 
 def _places(text: mmap.mmap) -> dict[str, int]:
@@ -103,14 +110,25 @@ def _places(text: mmap.mmap) -> dict[str, int]:
     return places
 
 
+def list_of(kept: str) -> PriceList | None:
+    """The list in the file `kept` over LiteLLM's; without such a file LiteLLM's."""
+    shipped = shipped_list()
+    if not os.path.exists(kept):
+        return shipped
+    listed = PriceList(Path(kept))
+    listed.about = json.loads(listed.text.readline())
+    listed.beneath = shipped
+    return listed
+
+
 @functools.cache
-def default_list() -> PriceList | None:
+def shipped_list() -> PriceList | None:
     """The list in the installed LiteLLM; None when it is not installed."""
     paths = (folder / LIST_NAME for folder in litellm_folders())
     return next((PriceList(path) for path in paths if path.is_file()), None)
 
 
-def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+def _spellings(model: str) -> Iterator[tuple[str, Sequence[str] | None]]:
     """Names to look for, and the owners an entry under that name must have (None: any). Without its
     provider a name is another model's unless the list files it under that provider: a price of
     OpenAI's says nothing about a server of one's own with the same model name."""
@@ -118,17 +136,12 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
         yield model.rpartition("/")[2], _FILED_UNDER["bedrock"]
         return
     model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
-    provider, slash, name = model.partition("/")
-    owners = None
-    if slash:
-        owners = _FILED_UNDER.get(provider, (provider,))
-    yield model, None
-    if slash:
-        yield name, owners
-    if _DATE.search(model):
-        yield _DATE.sub("", model), None
+    provider, slash, _ = model.partition("/")
+    owners = _FILED_UNDER.get(provider, [provider])
+    for spelled in dict.fromkeys([model, _DATE.sub("", model)]):
+        yield spelled, None
         if slash:
-            yield _DATE.sub("", name), owners
+            yield spelled.partition("/")[2], owners
 
 
 def _info(entry: Fields, name: str) -> ModelInfo:
@@ -137,25 +150,21 @@ def _info(entry: Fields, name: str) -> ModelInfo:
     if entry.get("mode") == "image_generation":  # tokens of pictures cost more than others
         base = {**base, **{k: entry[name] for k, name in _IMAGE_RATES.items() if name in entry}}
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
-    served = entry.get("supported_endpoints")
-    if isinstance(served, list):
-        only_responses = "/v1/responses" in served and "/v1/chat/completions" not in served
-    else:
-        only_responses = entry.get("mode") == "responses"
+    served = list_at(entry, "supported_endpoints") or [f"/v1/{entry.get('mode')}"]
     return ModelInfo(
         provider=as_text(entry.get("litellm_provider"), None),
-        max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
+        max_input_tokens=as_int(entry.get("max_input_tokens", entry.get("max_tokens")), None),
         tools=as_bool(entry.get("supports_function_calling"), None),
         vision=_vision(entry),
         response_schema=as_bool(entry.get("supports_response_schema"), None),
         reasoning=as_bool(entry.get("supports_reasoning"), None),
         listed=Listed(
-            max_output_tokens=_tokens_or_none(entry, "max_output_tokens"),
+            max_output_tokens=as_int(entry.get("max_output_tokens"), None),
             lacks=frozenset(k for k, v in entry.items() if v is False and k[:9] == "supports_"),
             adaptive_thinking=as_bool(entry.get("supports_adaptive_thinking"), None),
             may_not_reason=entry.get("supports_none_reasoning_effort") is True,
             is_chat_tuned="-chat" in name,
-            only_responses=only_responses,
+            only_responses="/v1/responses" in served and "/v1/chat/completions" not in served,
         ),
         tiers=(*sorted(tiers, key=lambda tier: -tier[0]), (-1, base)),
         services=_services(entry, base),
@@ -170,7 +179,7 @@ def _services(entry: Fields, base: Rates) -> Mapping[str, Rates]:
     }
     for name in ("priority", "flex", "ultrafast"):
         own = _rates(entry, f"_{name}", base)
-        found[name] = {kind: rate / (base[kind] or 1.0) for kind, rate in own.items()}
+        found[name] = {kind: rate / (base.get(kind) or 1.0) for kind, rate in own.items()}
     return found
 
 
@@ -181,8 +190,7 @@ def _vision(entry: Fields) -> bool | None:
     stated = as_bool(entry.get("supports_vision", entry.get("supports_image_input")), None)
     if stated is not None:
         return stated
-    inputs = entry.get("supported_modalities")
-    if isinstance(inputs, list):
+    if inputs := list_at(entry, "supported_modalities"):
         return "image" in inputs
     if entry.get("mode") in ("chat", "responses"):
         return False
@@ -196,8 +204,3 @@ def _rates(entry: Fields, suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
     found = {kind: as_number(entry.get(key + suffix), None) for kind, key in RATE_KEYS.items()}
     return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
-
-
-def _tokens_or_none(entry: Fields, *names: str) -> int | None:
-    values = (as_number(entry.get(name), None) for name in names)
-    return next((int(value) for value in values if value is not None), None)

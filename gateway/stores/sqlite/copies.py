@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from gateway.config.storage import StorageSettings
+from gateway.config.storage import PRICES, StorageSettings
 from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
 from gateway.stores.sql.migrations import Migration
 from gateway.stores.sqlite.files import LOG, look, translate
@@ -76,6 +76,8 @@ def snapshot(settings: StorageSettings, folder: Path) -> None:
             writer.execute("BEGIN IMMEDIATE")
             source.execute("BEGIN; SELECT count(*) FROM migrations").fetchall()
             _copy_waiting(settings, folder)
+            with suppress(FileNotFoundError):
+                shutil.copy2(path + PRICES, folder / PRICES)
             writer.execute("ROLLBACK")
             copy_file(source, str(folder / DATABASE))
     except apsw.Error as error:
@@ -136,7 +138,12 @@ def put_in_place(settings: StorageSettings, folder: Path, kept: str) -> None:
     path = settings.file
     if os.path.exists(path):
         _refuse_others(settings.path)
-    places = {_WAITING: settings.spool_folder, LOG: path + LOG, DATABASE: path}
+    places = {
+        _WAITING: settings.spool_folder,
+        PRICES: path + PRICES,
+        LOG: path + LOG,
+        DATABASE: path,
+    }
     with ExitStack() as undo:
         for name, place in places.items():
             for old, new in ((place, place + kept), (str(folder / name), place)):

@@ -1,0 +1,62 @@
+"""`gateway prices`: the list of prices in use, and a newer one in its place."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.json import decode
+
+from gateway.commands.declared import declare
+from gateway.commands.store import answer, confirmed, kept
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.features.prices.price_list import list_of
+from gateway.stores.sqlite.files import create_private
+from gateway.text.formatting import iso
+from gateway.text.page import rendered
+from gateway.values import Fields
+from gateway.wire.coerce import as_number
+
+
+def add_prices(commands: Any) -> None:
+    """Declare the command and its verb."""
+    declare(commands, __name__, {"prices": _show, "prices update": _update})
+
+
+async def _show(_: object, settings: Settings, args: argparse.Namespace) -> None:
+    listed = kept(list_of(settings.storage.prices_file), "LiteLLM is not installed: no list")
+    shown = {"models": listed.count(), **listed.about}
+    answer(args, shown, "{models:,} models, prices of {date}, from {source}".format(**shown))
+
+
+async def _update(_: object, settings: Settings, args: argparse.Namespace) -> None:
+    place = kept(settings.storage.prices_file or None, "no file is kept: set storage.spool_path")
+    about, text = _read(Path(args.file))
+    models = decode(text, type=dict[str, dict[str, Any]])
+    _check(models)
+    values = {"about": about, "models": models, "listed": list_of(place)}
+    answer(args, about, rendered(__package__, "prices.txt", values).rstrip())
+    await confirmed(args, f"The list will be kept in {place}.")
+    _keep(place, json.dumps(about).encode() + b"\n" + text)
+
+
+def _read(file: Path) -> tuple[Fields, bytes]:
+    about = {"date": iso(file.stat().st_mtime)[:10], "source": str(file.absolute())}
+    return about, file.read_bytes()
+
+
+def _keep(place: str, content: bytes) -> None:
+    part = f"{place}-part"
+    create_private(part)
+    Path(part).write_bytes(content)
+    Path(part).replace(place)
+
+
+def _check(models: Mapping[str, Fields]) -> None:
+    """Refuse models with a price that is no number, or is negative. Raises: ConfigError."""
+    for name, entry in models.items():
+        for key, price in entry.items():
+            if "cost" in key and not isinstance(price, dict) and as_number(price, -1.0) < 0:
+                raise ConfigError(f"{name}: {key}: {price!r} is no number of 0 or more")
