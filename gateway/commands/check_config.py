@@ -52,9 +52,7 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     for path, model in dict.fromkeys(named_models(settings)):
         if table.resolve(model) == [table.default]:
             near = difflib.get_close_matches(model, table.names, n=1)
-            hint = ""
-            if near:
-                hint = f"; did you mean {near[0]!r}?"
+            hint = "".join(f"; did you mean {name!r}?" for name in near)
             yield (
                 f"{path}: no deployment of model_list serves {model!r}: it is asked of "
                 f"{upstream.api_base} with {key}{hint}"
@@ -198,10 +196,12 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
     report["problems"] = [*file.repeated, *file.located(faults.found)]
     ignored = config.ignored_keys(file.values)
     unmet = [f"{path}: not honoured: {here}" for path, here in ignored.items() if here]
-    spool = ""
-    if settings and settings.storage.shared:
-        spool = settings.storage.spool_folder
-    if spool and (problem := unwritable(Path(spool), is_file=False)):
+    if (
+        settings
+        and settings.storage.shared
+        and (spool := settings.storage.spool_folder)
+        and (problem := unwritable(Path(spool), is_file=False))
+    ):
         unmet.append(f"storage.spool_path: {problem}: records wait in memory only")
     unmet += (
         f"{k}: {instead}" for k, instead in config.removed_keys(file.values, os.environ).items()

@@ -94,14 +94,31 @@ class StorageSettings:
             raise ValueError("path: is a URL; the key for a PostgreSQL database is storage.url")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
-        sizes = ("raw_mb", "max_size_mb", "spool_records", "spool_mb")
-        times = ("retention_days", "busy_timeout_ms", "clock_settle_s", "start_wait_s")
-        for name in (*sizes, *times):
+        for name in (
+            "raw_mb",
+            "max_size_mb",
+            "spool_records",
+            "spool_mb",
+            "retention_days",
+            "busy_timeout_ms",
+            "clock_settle_s",
+            "start_wait_s",
+        ):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be 0 or more, and finite")
-        finite(self, "raw_max_kb", "queue_limit", "reader_threads", "cache_mb", "breaker_failures")
-        finite(self, "retention_interval_s", "commit_limit_ms", "probe_interval_s", "clock_jump_s")
-        finite(self, "spool_limit_ms")
+        finite(
+            self,
+            "raw_max_kb",
+            "queue_limit",
+            "reader_threads",
+            "cache_mb",
+            "breaker_failures",
+            "retention_interval_s",
+            "commit_limit_ms",
+            "probe_interval_s",
+            "clock_jump_s",
+            "spool_limit_ms",
+        )
         if self.reader_threads > 64:
             raise ValueError("reader_threads: must be at most 64")
         if self.listen_url is not None and self.url is None:

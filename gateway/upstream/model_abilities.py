@@ -27,9 +27,7 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
     """Why a model refuses a request's parameters, or None. `dialect`: the name of the client's
     dialect; `native`: whether its bytes go to the provider."""
     listed = info.listed
-    most = None
-    if listed is not None:
-        most = listed.max_output_tokens
+    most = listed.max_output_tokens if listed else None
     asked = max((as_number(body.get(name), 0.0) for name in _TABLE["output_names"]), default=0.0)
     if most is not None and info.provider in _TABLE["bounded_output"] and asked > most:
         return f"at most {most} output tokens"
@@ -39,8 +37,7 @@ def refused_parameter(info: ModelInfo, body: Fields, *, dialect: str, native: bo
     thinking = mapping_at(body, "thinking").get("type")
     unmarked = info.reasoning is None and listed and info.provider in _TABLE["reasoning_marked"]
     if info.reasoning is False or unmarked:
-        asks = effort not in (None, "none") or thinking in ("enabled", "adaptive")
-        if asks:
+        if effort not in (None, "none") or thinking in ("enabled", "adaptive"):
             return "no reasoning"
         return None
     if listed is None:
@@ -137,10 +134,9 @@ class ModelCatalogue:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""
         info = self.info(model)
-        rates = {} if info is None else info.rates
-        if not {"input", "output"} <= rates.keys():
+        if info is None or not {"input", "output"} <= info.rates.keys():
             return None
-        return rates["input"] * INPUT_PER_OUTPUT + rates["output"]
+        return info.rates["input"] * INPUT_PER_OUTPUT + info.rates["output"]
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""

@@ -12,12 +12,11 @@ from gateway.values import Fields, Texts, frozen
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
 _RATES = read_toml(__package__, "rates.toml")
-_PROMPT = ("input", "audio_input", "cache_read", "cache_write", "cache_write_1h")
 
 
 def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     """US dollars for `tokens`; None without rates for input and output."""
-    if "input" not in rates or "output" not in rates:
+    if not {"input", "output"} <= rates.keys():
         return None
 
     def rate(kind: str) -> float:
@@ -82,7 +81,7 @@ class ModelInfo:
         self, tokens: Mapping[str, int], services: Sequence[str] = ()
     ) -> float | None:
         """The same for tokens as `tokens_of` gives them, and names of classes of service."""
-        prompt = sum(tokens[kind] for kind in _PROMPT)
+        prompt = sum(tokens[kind] for kind in _RATES["of_prompt"])
         rates = next(rates for above, rates in self.tiers if prompt > above)
         for name in services:
             factors = self.services.get(name, {})

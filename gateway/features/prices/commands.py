@@ -1,12 +1,11 @@
 """`gateway prices`: the list of prices in use, and a newer one in its place."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.json import decode
+from msgspec import json
 
 from gateway.commands.declared import declare
 from gateway.commands.store import answer, confirmed, kept
@@ -34,12 +33,12 @@ async def _show(_: object, settings: Settings, args: argparse.Namespace) -> None
 async def _update(_: object, settings: Settings, args: argparse.Namespace) -> None:
     place = kept(settings.storage.prices_file or None, "no file is kept: set storage.spool_path")
     about, text = _read(Path(args.file))
-    models = decode(text, type=dict[str, dict[str, Any]])
+    models = json.decode(text, type=dict[str, dict[str, Any]])
     _check(models)
     values = {"about": about, "models": models, "listed": list_of(place)}
     answer(args, about, rendered(__package__, "prices.txt", values).rstrip())
     await confirmed(args, f"The list will be kept in {place}.")
-    _keep(place, json.dumps(about).encode() + b"\n" + text)
+    _keep(place, json.encode(about) + b"\n" + text)
 
 
 def _read(file: Path) -> tuple[Fields, bytes]:

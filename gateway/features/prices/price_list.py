@@ -112,12 +112,11 @@ def _places(text: mmap.mmap) -> dict[str, int]:
 
 def list_of(kept: str) -> PriceList | None:
     """The list in the file `kept` over LiteLLM's; without such a file LiteLLM's."""
-    shipped = shipped_list()
     if not os.path.exists(kept):
-        return shipped
+        return shipped_list()
     listed = PriceList(Path(kept))
     listed.about = json.loads(listed.text.readline())
-    listed.beneath = shipped
+    listed.beneath = shipped_list()
     return listed
 
 
@@ -202,5 +201,8 @@ _IMAGE_RATES = {"input": "input_cost_per_image_token", "output": "output_cost_pe
 
 def _rates(entry: Fields, suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
-    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in RATE_KEYS.items()}
-    return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
+    return {
+        kind: rate
+        for kind, key in RATE_KEYS.items()
+        if (rate := as_number(entry.get(key + suffix), base.get(kind))) is not None
+    }
