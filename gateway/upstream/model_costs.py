@@ -92,9 +92,8 @@ class ModelInfo:
 class ModelList(Protocol):
     """Looks models up."""
 
+    # the day of its prices as `date`, YYYY-MM-DD, and for people their `source`
     about: Fields
-    """Of its prices: the day as `date`, YYYY-MM-DD, and for people where they are from, as
-    `source`."""
 
     def capabilities(self, model: str) -> ModelInfo | None:
         """The entry of a model, `provider/name` or a bare name; None for one the list lacks."""

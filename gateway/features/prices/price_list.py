@@ -79,7 +79,7 @@ class PriceList:
         return None
 
     def entry(self, name: str) -> Fields | None:
-        """What is listed under exactly this name; None for one that is no model."""
+        """The properties listed under exactly this name; None for one that is no model."""
         place = self._places.get(name)
         if place is None and self.beneath:
             return self.beneath.entry(name)
