@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
+from threading import Thread
 
 import apsw
 import pytest
@@ -318,6 +319,28 @@ def test_a_failure_halfway_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["restore", "all.tar", "--replace"]) == 2
     assert refused
     assert _seen().keys() == before.keys()
+    assert asyncio.run(_runs()) == 1
+
+
+def test_of_two_restores_at_once_neither_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first, and keeps what that has put there under a name of its own."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    rename = os.rename
+    ended = list[int]()
+    other = Thread(target=lambda: ended.append(main(["restore", "all.tar", "--replace"])))
+
+    def meets_another(old: str, new: str) -> None:
+        if new == os.path.abspath("gateway.db") and other.ident is None:
+            other.start()
+            other.join(timeout=5)  # it ends here, or waits
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", meets_another)
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    other.join(timeout=60)
+    assert ended == [0]
+    assert len(list(Path().glob("gateway.db.replaced-*"))) == 2
     assert asyncio.run(_runs()) == 1
 
 

@@ -12,7 +12,7 @@ import apsw
 from gateway.config.storage import PRICES, StorageSettings
 from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
 from gateway.stores.sql.migrations import Migration
-from gateway.stores.sqlite.files import LOG, look, translate
+from gateway.stores.sqlite.files import LOG, locked, look, translate
 
 _PART = "-part"  # suffix of a copy that is not whole yet
 # Names in a backup: of the database's file, and of the folder with what waits for a database.
@@ -144,7 +144,7 @@ def put_in_place(settings: StorageSettings, folder: Path, kept: str) -> None:
         LOG: path + LOG,
         DATABASE: path,
     }
-    with ExitStack() as undo:
+    with locked(Path(path).parent), ExitStack() as undo:
         for name, place in places.items():
             for old, new in ((place, place + kept), (str(folder / name), place)):
                 if os.path.exists(old):
