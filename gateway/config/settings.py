@@ -120,7 +120,7 @@ class ServerSettings:
 
 Lane = Literal["auto", "native", "litellm"]
 # Those of `DIALECTS`, which takes longer to load than the settings.
-DialectName = Literal["chat", "responses", "messages", "bedrock", "vertex", "gemini"]
+DialectName = Literal["chat", "responses", "messages", "bedrock", "converse", "vertex", "gemini"]
 if TYPE_CHECKING:
     from gateway.core.steer import SteeringRules
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.chat import CHAT
+from gateway.dialects.converse import CONVERSE
 from gateway.dialects.gemini import GEMINI
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.messages_cloud import BEDROCK, VERTEX
@@ -15,7 +16,8 @@ from gateway.dialects.responses import RESPONSES
 
 # Name -> dialect. A new dialect needs its module and a row here.
 DIALECTS: Mapping[str, Dialect] = {
-    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, BEDROCK, VERTEX, GEMINI)
+    dialect.name: dialect
+    for dialect in (CHAT, RESPONSES, MESSAGES, BEDROCK, CONVERSE, VERTEX, GEMINI)
 }
 __all__ = [
     "BEDROCK",

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
@@ -380,13 +380,13 @@ def _check(body: Fields) -> None:
 Known = tuple[list[FieldDict], Refusal | None, bool]
 
 
-def known_events(stream: bytes, loads: Loads, *beginnings: str) -> Known:
-    """(the events of a complete stream whose types begin like this, the error that another one
-    reports, whether others are not understood)."""
+def known_events(events: Iterable[FieldDict], *beginnings: str) -> Known:
+    """(those of a stream's events whose types begin like this, the error that another one reports,
+    whether others are not understood)."""
     known = []
     failure = None
     odd = False
-    for data in events_of(stream, loads):
+    for data in events:
         kind = str(data.get("type"))
         if kind.startswith(beginnings):
             known.append(data)

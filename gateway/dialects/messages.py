@@ -1,7 +1,7 @@
 """Anthropic's Messages: the system prompt is a field of its own, content is a list of blocks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
@@ -15,6 +15,7 @@ from gateway.dialects.base import (
     SteeredRequest,
     StreamRead,
     WithFirst,
+    events_of,
     known_events,
 )
 from gateway.errors import GatewayError, RunRefused
@@ -23,7 +24,7 @@ from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, mapping_at, objects
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
-from gateway.wire.request import Splice, append_to_message, insert_message
+from gateway.wire.request import Splice, append_to_message, insert_message, part
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
 from gateway.wire.upstream_errors import name_of
@@ -61,8 +62,10 @@ class BlockAssembler:
             case "content_block_delta" if isinstance(index, int) and isinstance(delta, dict):
                 field = _DELTAS.get(str(delta.get("type")), "")
                 if isinstance(piece := delta.get(field), str) and field:
+                    if index not in self._blocks:  # Converse has no event where a text begins
+                        self._blocks[index] = {"type": field}
                     self._parts.setdefault((index, field), []).append(piece)
-            case "message_delta":
+            case "message_delta" | "message_stop":
                 self._head.update(as_mapping(delta))
                 self._count(event.get("usage"))
 
@@ -96,7 +99,8 @@ def _parsed(text: str) -> Any:
         return text  # cut by a limit, the part that came; or nested too deeply
 
 
-# `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference.
+# `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference; the last
+# two: Bedrock's API reference, `Converse`.
 FINISH: Texts = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -104,6 +108,8 @@ FINISH: Texts = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
+    "content_filtered": "content_filter",
+    "guardrail_intervened": "content_filter",
 }
 
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
@@ -127,7 +133,8 @@ class MessagesDialect(Dialect):
     stores_answers = False
     end = NamedEnd("message_stop")
     always_reports_usage = True
-    litellm = LiteLLMCall(
+    part_type = "text"  # of a text; "" where parts have no type, and no late system message
+    litellm: ClassVar[LiteLLMCall | None] = LiteLLMCall(
         function="anthropic_messages",
         fields=frozenset(
             {"context_management", "max_tokens", "messages", "metadata", "output_config"}
@@ -138,7 +145,7 @@ class MessagesDialect(Dialect):
 
     def placeable(self, request: SteeredRequest) -> Sequence[Any]:
         system = {"role": "system", "content": request.body.get("system")}
-        return WithFirst(system, request.messages)
+        return WithFirst(system, request.own_messages)
 
     def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
         """See Dialect. A system message among the client's shows that the model accepts them."""
@@ -146,7 +153,9 @@ class MessagesDialect(Dialect):
         shown = model == request.model and any(
             as_mapping(message).get("role") == "system" for message in request.messages
         )
-        return GuidanceTarget(late_system=named or shown, breakpoints=True)
+        return GuidanceTarget(
+            late_system=(named or shown) and bool(self.part_type), breakpoints=True
+        )
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         """See Dialect. The upstream refuses a system prompt of a wrong type."""
@@ -154,13 +163,17 @@ class MessagesDialect(Dialect):
         for edit in edits:
             match edit:
                 case SystemAppend():
-                    splices += _append(request, edit.texts, edit.breakpoint)
+                    splices += _append(
+                        request, edit.texts, edit.breakpoint, part_type=self.part_type
+                    )
                 case InsertMessage():
                     at = edit.position - 1
                     splices.append(insert_message(request, at, edit.role, text=edit.text))
                 case AppendToResult():
                     at = edit.index - 1
-                    splices += append_to_message(request, at, edit.texts, as_parts=True)
+                    splices += append_to_message(
+                        request, at, edit.texts, as_parts=True, part_type=self.part_type
+                    )
         return splices
 
     def takes(self, parameter: str) -> bool:
@@ -178,7 +191,8 @@ class MessagesDialect(Dialect):
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         assembler = BlockAssembler()
-        known, failure, odd = known_events(stream, loads, "message_", "content_block_")
+        events = self.events(stream, loads)
+        known, failure, odd = known_events(events, "message_", "content_block_")
         for data in known:
             assembler.add(data)
         ended = any(data["type"] == "message_stop" for data in known)
@@ -193,6 +207,10 @@ class MessagesDialect(Dialect):
             odd=odd,
             failure=failure,
         )
+
+    def events(self, stream: bytes, loads: Loads) -> Iterable[FieldDict]:
+        """The events of a complete stream in Anthropic's form."""
+        return events_of(stream, loads)
 
     def read_answer(self, body: FieldDict) -> ChatView | None:
         if isinstance(body.get("content"), list):
@@ -229,12 +247,12 @@ def chat_view(message: Fields) -> ChatView:
 
 
 def _append(
-    request: SteeredRequest, texts: Sequence[str], breakpoint: Texts | None
+    request: SteeredRequest, texts: Sequence[str], breakpoint: Texts | None, part_type: str
 ) -> list[Splice]:
     """`texts` as separate blocks after the client's system prompt. A prompt that is a string
     becomes its own block, because providers that check how an agent's prompt begins look at the
     first block. The client's last block gets the cache breakpoint."""
-    blocks = [{"type": "text", "text": text} for text in texts]
+    blocks = [part(text, part_type) for text in texts]
     if not request.body.get("system"):
         return request.set_value("system", blocks)
     start, end = request.spans("system")[-1]

@@ -9,28 +9,29 @@ import contextlib
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from zlib import crc32
 
-from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
+from gateway.dialects.base import Addressed, SteeredRequest
 from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
-from gateway.values import Fields, Texts
+from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, text_at
 from gateway.wire.parsing import Loads
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 from gateway.wire.upstream_errors import name_of
 
-_INVOKE = re.compile(r"\A(/model/)(.+)(/invoke(-with-response-stream)?)")
+_INVOKE = re.compile(r"\A(/model/)(.+)(/(?:invoke|converse)((?:-with-response)?-stream)?)")
 _PREDICT = re.compile(
     r"\A(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))"
 )
 _PLACE = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
 _VERSION = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE = 4096  # bytes given to the decoder at once: it copies what it has not read yet
-_LAST = base64.b64encode(b'{"type":"message_stop')
+# The last event of `invoke`, and the frame of that of `converse`, whose bytes no JSON has.
+_LAST = (base64.b64encode(b'{"type":"message_stop'), b":event-type\x07\x00\x08metadata")
 
 
 class VertexDialect(MessagesDialect):
@@ -52,10 +53,10 @@ class VertexDialect(MessagesDialect):
 
 
 class _FramedEnd(NamedEnd):
-    """Finds `message_stop` in frames, whose content is base64."""
+    """Finds the last event in frames; of `invoke` their content is base64."""
 
     def begins_in(self, window: bytes) -> bool:
-        return window.find(_LAST) >= 0
+        return max(map(window.find, _LAST)) >= 0
 
     def closes(self, window: bytes) -> bool:
         return True
@@ -84,8 +85,8 @@ class BedrockDialect(MessagesDialect):
     def is_side_request(self, request: SteeredRequest) -> bool:
         return _VERSION not in request.body or super().is_side_request(request)
 
-    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        return super().read_stream(self.plain(stream, loads), loads)
+    def events(self, stream: bytes, loads: Loads) -> Iterable[FieldDict]:
+        return super().events(self.plain(stream, loads), loads)
 
     def plain(self, answer: bytes, loads: Loads) -> bytes:
         if answer[:1] == b"{":
@@ -149,6 +150,9 @@ def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
 def _event(frame: Any, loads: Loads) -> bytes:
     if frame.headers.get(":message-type") != "event":
         return b'{"type": "error", "error": %b}' % frame.payload
+    name = frame.headers.get(":event-type")
+    if name != "chunk":
+        return b'{"%b": %b}' % (name.encode(), frame.payload.replace(b"\n", b" "))
     with contextlib.suppress(ValueError):
         return base64.b64decode(text_at(as_mapping(loads(frame.payload)), "bytes")) or b"?"
     return b"?"
@@ -156,7 +160,12 @@ def _event(frame: Any, loads: Loads) -> bytes:
 
 def _chunk(event: bytes) -> bytes:
     content = json.dumps({"bytes": base64.b64encode(event).decode("ascii")})
-    return _frame(content.encode(), {":message-type": "event", ":event-type": "chunk"})
+    return event_frame("chunk", content.encode())
+
+
+def event_frame(name: str, payload: bytes) -> bytes:
+    """An event of a stream."""
+    return _frame(payload, {":message-type": "event", ":event-type": name})
 
 
 def _frame(payload: bytes, kinds: Texts) -> bytes:

@@ -3,11 +3,12 @@
 Clients take them for a model's: they end the run, call no tool, and used no token."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from gateway.data_files import read_text
-from gateway.values import FieldDict, Fields
+from gateway.values import Fields
 from gateway.wire.coerce import as_int, as_mapping, mapping_at
 from gateway.wire.sse import encode_event
 
@@ -15,8 +16,8 @@ Body = Fields
 
 _MOST_CHOICES = 128  # Source: OpenAI API reference, `n`
 
-_ECHOED: Fields = json.loads(read_text(__package__, "echoed_fields.json"))
-"""Fields of a Responses request that its answer repeats, with what it shows for a missing one."""
+_TEMPLATES: Fields = json.loads(read_text(__package__, "own_answers.json"))
+_PLACE = re.compile(r'"\$(\w+)"')
 
 
 def whole(value: Any) -> bytes:
@@ -26,54 +27,28 @@ def whole(value: Any) -> bytes:
 
 def chat(body: Body, text: str, number: str, at: int) -> bytes:
     """A chat completion; `number` is its id's, `at` its time in seconds of the epoch."""
-    head = {"id": f"chatcmpl-{number}", "created": at, "model": body.get("model")}
+    made = filled("chat", id=f"chatcmpl-{number}", at=at, model=body.get("model"), text=text)
     choices = range(min(max(1, as_int(body.get("n"), 1)), _MOST_CHOICES))
-    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     if body.get("stream") is not True:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        end = {"logprobs": None, "finish_reason": "stop"}
-        listed = [{"index": index, "message": message, **end} for index in choices]
-        return whole({**head, "object": "chat.completion", "choices": listed, "usage": usage})
-    head["object"] = "chat.completion.chunk"
-    deltas = [({"role": "assistant", "content": ""}, None), ({"content": text}, None), ({}, "stop")]
-    sent = [
-        [{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}]
-        for index in choices
-        for delta, finish in deltas
-    ]
-    events = [encode_event({**head, "choices": choice}) for choice in sent]
+        return whole(_chosen(made["whole"], choices))
+    sent = [_chosen(event, [index]) for index in choices for event in made["events"]]
     if mapping_at(body, "stream_options").get("include_usage") is True:
-        events.append(encode_event({**head, "choices": [], "usage": usage}))
-    return b"".join([*events, b"data: [DONE]\n\n"])
+        sent.append(made["usage"])
+    return b"".join([*map(encode_event, sent), b"data: [DONE]\n\n"])
+
+
+def _chosen(answer: Fields, indexes: Iterable[int]) -> Fields:
+    """The answer with its only choice under each of these numbers."""
+    [choice] = answer["choices"]
+    return {**answer, "choices": [{**choice, "index": index} for index in indexes]}
 
 
 def messages(body: Body, text: str, number: str) -> bytes:
     """An Anthropic message."""
-    cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-    usage = {"input_tokens": 0, **cached, "output_tokens": 0}
-    ending = {"stop_reason": "end_turn", "stop_sequence": None}
-    message = {
-        "id": f"msg_{number}",
-        "type": "message",
-        "role": "assistant",
-        "model": body.get("model"),
-        "content": [{"type": "text", "text": text}],
-        **ending,
-        "usage": usage,
-    }
+    made = filled("messages", id=f"msg_{number}", model=body.get("model"), text=text)
     if body.get("stream") is not True:
-        return whole(message)
-    block = {"type": "text", "text": ""}
-    place = {"index": 0}
-    events: list[Fields] = [
-        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", **place, "content_block": block},
-        {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": text}},
-        {"type": "content_block_stop", **place},
-        {"type": "message_delta", "delta": ending, "usage": usage},
-        {"type": "message_stop"},
-    ]
-    return _named(events)
+        return whole(made["whole"])
+    return _named(made["events"])
 
 
 ANSWER = "response"
@@ -83,15 +58,7 @@ ANSWER = "response"
 def gemini(body: Body, text: str, number: str, *, events: bool, enveloped: bool) -> bytes:
     """A generated content; of a stream its only event, or the array of it. `enveloped`: as Code
     Assist answers."""
-    content = {"role": "model", "parts": [{"text": text}]}
-    answer = {
-        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
-        "usageMetadata": dict.fromkeys(
-            ("promptTokenCount", "candidatesTokenCount", "totalTokenCount"), 0
-        ),
-        "modelVersion": body.get("model"),
-        "responseId": number,
-    }
+    answer = filled("gemini", id=number, model=body.get("model"), text=text)
     if enveloped:
         answer = {ANSWER: answer}
     if body.get("stream") is not True:
@@ -103,50 +70,22 @@ def gemini(body: Body, text: str, number: str, *, events: bool, enveloped: bool)
 
 def responses(body: Body, text: str, number: str, at: int) -> bytes:
     """A response; it is not stored, so that no later request can continue it by its id."""
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    item = {
-        "id": f"msg_{number}",
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [part],
-    }
-    response = {
-        "id": f"resp_{number}",
-        "object": "response",
-        "created_at": at,
-        "status": "completed",
-        "error": None,
-        "incomplete_details": None,
-        "model": body.get("model"),
-        **{name: body.get(name, usual) for name, usual in _ECHOED.items()},
-        "store": False,
-        "output": [item],
-        "usage": {
-            **dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), 0),
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens_details": {"reasoning_tokens": 0},
-        },
-    }
+    values = {"id": f"resp_{number}", "item": f"msg_{number}", "text": text}
+    made = filled("responses", at=at, model=body.get("model"), **values)
+    response = made["whole"]
+    response |= {name: body[name] for name in made["echoed"] if name in body}
     if body.get("stream") is not True:
         return whole(response)
-    begun = {**response, "status": "in_progress", "output": [], "usage": None}
-    output = {"output_index": 0}
-    place = {"item_id": item["id"], **output, "content_index": 0}
-    kind = "response.output_text"
-    opened = {**item, "status": "in_progress", "content": []}
-    events: list[FieldDict] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
-        {"type": "response.output_item.added", **output, "item": opened},
-        {"type": "response.content_part.added", **place, "part": {**part, "text": ""}},
-        {"type": f"{kind}.delta", **place, "delta": text, "logprobs": []},
-        {"type": f"{kind}.done", **place, "text": text, "logprobs": []},
-        {"type": "response.content_part.done", **place, "part": part},
-        {"type": "response.output_item.done", **output, "item": item},
-        {"type": "response.completed", "response": response},
-    ]
-    return _named({**event, "sequence_number": place} for place, event in enumerate(events))
+    for event in made["events"]:
+        if "response" in event:
+            event["response"] = {**response, **event["response"]}
+    return _named(made["events"])
+
+
+def filled(name: str, **values: Any) -> Any:
+    """A template with values in the places that are named by `$` and their names."""
+    template = json.dumps(_TEMPLATES[name])
+    return json.loads(_PLACE.sub(lambda found: json.dumps(values[found[1]]), template))
 
 
 def _named(events: Iterable[Fields]) -> bytes:

@@ -198,7 +198,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     begun = {}
     settled = {}
     ended = False
-    known, failure, odd = known_events(stream, loads, "response.")
+    known, failure, odd = known_events(events_of(stream, loads), "response.")
     for data in known:
         kind = data["type"]
         response = data.get("response")

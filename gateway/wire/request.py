@@ -216,7 +216,7 @@ def append_to_message(
     content = message[found[-1][0] : found[-1][1]]
     if content[0] == "[" and content[skip_space(content, 1)] != "]":
         return _append_parts(
-            content, s, [_part(t, part_type) for t in texts], breakpoint=breakpoint
+            content, s, [json.dumps(part(t, part_type)) for t in texts], breakpoint=breakpoint
         )
     if content[0] != '"' or content == '""':
         return [Splice(start=s, end=e, text=json.dumps("\n\n".join(texts)))]
@@ -227,7 +227,7 @@ def append_to_message(
     if breakpoint:
         marker = f', "cache_control": {json.dumps(dict(breakpoint))}'
     head = Splice(start=s, end=s, text='[{"type": "text", "text": ')
-    parts = "".join(f", {_part(t)}" for t in texts)
+    parts = "".join(f", {json.dumps(part(t))}" for t in texts)
     return [head, Splice(start=e, end=e, text=f"{marker}}}{parts}]")]
 
 
@@ -243,10 +243,13 @@ def _append_parts(
         empty = content[skip_space(content, first + 1)] == "}"
         marker = f'"cache_control": {json.dumps(dict(breakpoint))}'
         splices.append(Splice(start=at, end=at, text=marker if empty else f", {marker}"))
-    behind = "".join(f", {part}" for part in added)
+    behind = "".join(f", {each}" for each in added)
     splices.append(Splice(start=last_end, end=last_end, text=behind))
     return splices
 
 
-def _part(text: str, kind: str = "text") -> str:
-    return json.dumps({"type": kind, "text": text})
+def part(text: str, kind: str = "text") -> Texts:
+    """A part of a content with a text; without a type if `kind` is empty."""
+    if kind:
+        return {"type": kind, "text": text}
+    return {"text": text}

@@ -23,6 +23,7 @@ from steering_gateway_testing.aws import (
     signature_is_right,
 )
 from steering_gateway_testing.received import ReceivedRequest
+from tests.dialects import converse
 
 ACCESS_KEY, SECRET = "AKIAMADEUPFORTESTS", "made-up-secret"
 BEDROCK_KEY = "bedrock-api-key-of-the-client"
@@ -64,6 +65,8 @@ class Host:
         verb = seen.path.rpartition("/")[2]
         streamed = "stream" in verb
         parsed = dict(seen.fields)
+        if verb.startswith("converse") and "messages" in parsed:
+            return self._converse(parsed, streamed)
         if "anthropic_version" not in parsed or "count" in verb:
             return JSONResponse({"seen": parsed})
         asked = ReceivedRequest(method="POST", target="/v1/messages", headers=[], connection=1)
@@ -76,6 +79,17 @@ class Host:
             events = (piece.partition(b"data: ")[2].strip() for piece in pieces)
             pieces, kind = list(map(chunk_frame, events)), EVENT_STREAM
         return StreamingResponse(self._stream(pieces), media_type=kind)
+
+    def _converse(self, parsed: dict[str, Any], streamed: bool) -> Response:
+        """An answer in the words of Converse to a request in the same."""
+        asked = ReceivedRequest(method="POST", target="/v1/messages", headers=[], connection=1)
+        given = [{**m, "content": converse.in_messages(m["content"])} for m in parsed["messages"]]
+        asked.body = json.dumps({"model": "claude", "messages": given}).encode()
+        reply = messages.answer(self.script(asked), asked).numbered(len(given))
+        answer = converse.from_messages(json.loads(b"".join(reply.pieces)))
+        if not streamed:
+            return JSONResponse(answer)
+        return StreamingResponse(self._stream(converse.frames(answer)), media_type=EVENT_STREAM)
 
     async def _stream(self, pieces: list[bytes]) -> AsyncIterator[bytes]:
         fault = self.faults.pop(0) if self.faults else ""

@@ -237,7 +237,9 @@ def test_a_refusal_of_the_host_is_passed_on(gateway_server: Start, host: Host) -
     assert len(host.received) == 1
 
 
-@pytest.mark.parametrize("path", ["/model/meta.llama3-1-8b/invoke", f"/model/{CLAUDE}/converse"])
+@pytest.mark.parametrize(
+    "path", ["/model/meta.llama3-1-8b/invoke", f"/model/{CLAUDE}/count-tokens"]
+)
 @pytest.mark.parametrize("key", [BEDROCK_KEY, None])
 def test_other_bodies_and_paths_are_passed_on(
     gateway_server: Start, host: Host, path: str, key: str | None

@@ -1,4 +1,4 @@
-"""The same run in the four dialects is the same run."""
+"""The same run in the five dialects is the same run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from gateway.config import settings_from_dict
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
+from gateway.dialects.converse import CONVERSE
 from gateway.dialects.gemini import Contents
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import extend, start_state
 from steering_gateway_testing.recorded_agents import read_runs
+from tests.dialects import converse
 from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages
 
 SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
@@ -78,7 +80,10 @@ def in_all(messages: Sequence[Message]) -> list[list[Any]]:
     system, blocks = to_messages(messages)
     front = [{"role": "system", "content": system}] if system else []
     contents = [*front, *Contents(to_contents(messages)[1])]
-    return [list(messages), to_items(messages), front + blocks, contents]
+    body = json.dumps({"messages": converse.in_blocks(blocks)}).encode()
+    asked = CONVERSE.addressed("/model/m/converse")
+    conversed = CONVERSE.parse(body, json.loads, addressed=asked).own_messages
+    return [list(messages), to_items(messages), front + blocks, contents, [*front, *conversed]]
 
 
 def folded(transcript: Sequence[Any], policy: Policy, cuts: int = 1) -> list[StepOutcome]:

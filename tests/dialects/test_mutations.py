@@ -26,6 +26,7 @@ from steering_gateway_testing import (
 from steering_gateway_testing.gateways import a_gateway
 from steering_gateway_testing.hearing import hear
 from steering_gateway_testing.values import Reply, ToolCall
+from tests.dialects import converse
 from tests.examples import examples
 
 REPLY = Reply("One two.", tool_calls=(ToolCall("bash", {"command": "ls"}, id="c1"),), id="fixed")
@@ -40,6 +41,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "responses": ("/v1/responses", {"model": "m", "input": "hi", "stream": True}),
     "gemini": ("/v1beta/models/m:streamGenerateContent?alt=sse", TURN),
+    "converse": ("/model/claude/converse-stream", {"messages": converse.in_blocks(SAID)}),
     "bedrock": (CLAUDE, {"anthropic_version": "x", "max_tokens": 9, "messages": SAID}),
 }
 RENDER = {
@@ -48,17 +50,20 @@ RENDER = {
     "responses": responses.ResponsesApi().answer,
     "gemini": gemini.answer,
 }
-TYPES = {"bedrock": BEDROCK.stream_type.decode()}
+TYPES = dict.fromkeys(("bedrock", "converse"), BEDROCK.stream_type.decode())
 HEADERS = {"authorization": "Bearer sk-mine"}
 
 
 def recorded(dialect: str) -> list[bytes]:
     """The events of a whole answer, as the upstream writes them."""
-    kind = "messages" if dialect == "bedrock" else dialect
+    kind = "messages" if dialect in TYPES else dialect
     path, body = BODIES[kind]
     asked = ReceivedRequest(method="POST", target=path, headers=[], connection=1)
-    asked.body = json.dumps(body).encode()
+    whole = dialect == "converse"  # its frames are made of a whole answer
+    asked.body = json.dumps({**body, "stream": False} if whole else body).encode()
     pieces = list(RENDER[kind](REPLY, asked).numbered(1).pieces)
+    if whole:
+        return converse.frames(converse.from_messages(json.loads(pieces[0])))
     if dialect == "bedrock":
         return [BEDROCK.in_envelope(piece) for piece in pieces]
     return pieces
@@ -79,6 +84,9 @@ ODD = [
     b'data: {"candidates": [{"index": 1, "content": {"parts": [{"text": "x"}]}}]}\n\n',
     b'data: {"choices": [{"index": 1, "delta": {"content": "x"}}]}\n\n',
     EMPTY,
+    converse.a_frame("novel", {"text": "x"}),
+    converse.a_frame("contentBlockDelta", {"contentBlockIndex": [], "delta": {"text": 1}}),
+    converse.a_frame("messageStop", None),
     _frame(b"[1]", {":message-type": "event", ":event-type": "novel"}),
 ]
 """What no reader expects, each whole as far as the wire goes."""
@@ -125,7 +133,7 @@ def scene(
 def heard(upstream: ScriptedUpstream, base: str, dialect: str) -> tuple[int, bytes, bool]:
     """Status, bytes, and whether the answer came to its proper end."""
     path, body = BODIES[dialect]
-    if dialect == "bedrock":  # the upstream knows no such route
+    if dialect in TYPES:  # the upstream knows no such route
         upstream.script(upstream.default, path=path)
     with httpx.Client(base_url=base, timeout=120, headers=HEADERS) as client:
         got = hear(client, path, json=body)
