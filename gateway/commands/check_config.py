@@ -170,8 +170,14 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
     credentials and usual names of models go."""
     from gateway.process.start_checks import check, unwritable
 
-    report: FieldDict = {"problems": [], "ignored": [], "warnings": []}
-    report |= {"client_credentials": {}, "names": {}, "prices": None}
+    report: FieldDict = {
+        "problems": [],
+        "ignored": [],
+        "warnings": [],
+        "client_credentials": {},
+        "names": {},
+        "prices": None,
+    }
     try:
         if path:
             file = read_config_file(path)

@@ -200,8 +200,10 @@ def _has_image(parts: object, depth: int = 0) -> bool:
         return False
     return any(
         str(part.get("type")) in _IMAGE_PARTS
-        or any(_has_image(part.get(key), depth + 1) for key in ("content", "output"))
-        or _has_image([part.get("output")], depth + 1)
+        or any(
+            _has_image(below, depth + 1)
+            for below in (part.get("content"), part.get("output"), [part.get("output")])
+        )
         for part in parts
         if isinstance(part, Mapping)
     )

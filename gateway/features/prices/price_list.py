@@ -6,11 +6,12 @@ entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is no
 import functools
 import json
 import mmap
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+
+import msgspec
 
 from gateway.data_files import read_toml
 from gateway.text.formatting import iso
@@ -111,12 +112,15 @@ def _places(text: mmap.mmap) -> dict[str, int]:
 
 
 def list_of(kept: str) -> PriceList | None:
-    """The list in the file `kept` over LiteLLM's; without such a file LiteLLM's."""
-    if not os.path.exists(kept):
-        return shipped_list()
-    listed = PriceList(Path(kept))
-    listed.about = json.loads(listed.text.readline())
-    listed.beneath = shipped_list()
+    """The list in the file `kept` over LiteLLM's; LiteLLM's where there is no such file, or none
+    that can be read: a gateway goes on without it, and `gateway prices` says which one it has."""
+    shipped = shipped_list()
+    try:
+        listed = PriceList(Path(kept))
+        listed.about = msgspec.json.decode(listed.text.readline(), type=dict[str, str])
+    except (OSError, ValueError):
+        return shipped
+    listed.beneath = shipped
     return listed
 
 

@@ -162,6 +162,28 @@ def test_a_wrong_file_changes_nothing(
     assert not list(Path().glob("gateway.db-prices*"))
 
 
+@pytest.mark.parametrize("form", ["indented", "a line", "empty", "cut", "a folder"])
+def test_a_kept_file_that_cannot_be_read_stops_nothing(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LiteLLM's list is used, and the commands say so. Whoever copies a file there by hand may have
+    either form of LiteLLM's."""
+    file = Path("gateway.db-prices.json")
+    models = {"gpt-4o": model(5.0)}
+    texts = {"indented": json.dumps(models, indent=4), "a line": json.dumps(models), "empty": ""}
+    if form == "a folder":
+        file.mkdir()
+    else:
+        file.write_text(texts.get(form, '{"date": "2026-0'))
+    found = rate("gpt-4o")
+    assert found
+    assert found < 1.0
+    for words in (["prices"], ["check-config"]):
+        capsys.readouterr()
+        assert main(words) == 0
+        assert ", from the installed LiteLLM" in capsys.readouterr().out
+
+
 def test_without_a_yes_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
     """What would change is said; so is the place of the list."""
     put({"m-1": model(1e-6)})
