@@ -77,7 +77,7 @@ def _restore(args: argparse.Namespace) -> None:
             _unpack(args.file, folder)
             own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
             if not storage.shared:  # into a server's empty database its own program puts the tables
-                lost = take_over(own.path, storage.file, MIGRATIONS)
+                lost = take_over(own.path, storage.file, "".join([each.sql for each in MIGRATIONS]))
                 asyncio.run(run_on(_check, replace(settings, storage=own), args))
             put_in_place(storage, folder, kept)
     _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")

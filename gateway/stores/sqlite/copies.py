@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import apsw
 
 from gateway.config.storage import PRICES, StorageSettings
 from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
-from gateway.stores.sql.migrations import Migration
 from gateway.stores.sqlite.files import LOG, locked, look, translate
 
 _PART = "-part"  # suffix of a copy that is not whole yet
@@ -117,12 +115,12 @@ def _refuse_others(path: str) -> None:
         pass  # it is damaged, which may be why it is replaced
 
 
-def take_over(path: str, old: str, migrations: Sequence[Migration]) -> str:
+def take_over(path: str, old: str, made: str) -> str:
     """Let a restored file ask for the admin keys of the one that it replaces, if that has any.
-    Returns words about what people have done since. Raises: StoreError: it has triggers, views or
-    tables that no gateway makes, and that would change what is written to it; apsw.Error."""
+    `made`: the statements that make a gateway's tables. Returns words about what people have done
+    since. Raises: StoreError: it has triggers, views or tables that no gateway makes, and that
+    would change what is written to it; apsw.Error."""
     with closing(apsw.Connection(path)) as restored:
-        made = "".join([each.sql for each in migrations])
         if restored.execute(_FOREIGN, (made,)).get:
             raise StoreError("gateway.db in it has triggers, views or tables that no gateway makes")
         with suppress(apsw.Error):  # there is none, or it is damaged
