@@ -216,6 +216,7 @@ def test_a_broken_stream_is_an_error(gateway_server: Start, host: Host, fault: s
 
 
 def test_an_error_has_the_form_of_bedrock(gateway_server: Start, host: Host) -> None:
+    """The client names it as it names one of the host."""
     server = gateway_server(settings_for(host, default_upstream={"cloud_credentials": False}))
     with pytest.raises(ClientError) as caught:
         run_agent(server.url, steps=0)
