@@ -68,8 +68,8 @@ async def create_key(store: KeyStore, tenant: str, name: str, terms: Fields) -> 
 async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | None:
     """Make a key with the name, rights and lifetime of another, which expires after `overlap`; None
     when no valid key has that id. Raises: ValueError: it has been replaced already."""
-    ends = time.time() + duration("overlap", overlap)
     now = time.time()
+    ends = now + duration("overlap", overlap)
     keys = {}
     for key in await store.list_keys():
         keys[key.id] = key
@@ -150,11 +150,9 @@ def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[Any, .
 async def stored_budgets(stores: Stores) -> list[Any]:
     """The budgets of the keys that are stored."""
     store = stores.of(KeyStore)
-    if store is not None:
-        found = key_budgets(await store.list_keys())
-    else:
-        found = {}
-    return list(chain(*found.values()))
+    if store is None:
+        return []
+    return list(chain(*key_budgets(await store.list_keys()).values()))
 
 
 class KeyRing(Keys):
@@ -194,12 +192,9 @@ class KeyRing(Keys):
     def expiry(self, digest: bytes) -> str:
         """The time at which the key with this digest has expired; empty when none has."""
         key = self._active.get(digest)
-        end = None
-        if key is not None and state_of(key) == "expired":
-            end = key.terms.expires_at
-        if end is None:
+        if key is None or state_of(key) != "expired":
             return ""
-        return f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M UTC}"
+        return f"{datetime.fromtimestamp(key.terms.expires_at or 0.0, UTC):%Y-%m-%d %H:%M UTC}"
 
     def tenants(self) -> Mapping[bytes, str]:
         """The tenants of the valid keys, by digest."""

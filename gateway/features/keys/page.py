@@ -13,10 +13,9 @@ from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
 async def show_keys(visit: Visit, error: str = "", made: str = "", made_id: str = "") -> Page:
     """The keys, to the operator. `made`: the text of a new one, which is shown this once."""
     visit.access.require_control()
-    form = visit.form
     listed = [key_view(key) for key in await stored_keys(visit.runtime).list_keys()]
-    values = {"title": "Keys", "keys": listed[::-1], "error": error, "made": made, "form": form}
-    values["made_id"] = made_id
+    values = {"title": "Keys", "keys": listed[::-1], "error": error, "form": visit.form}
+    values |= {"made": made, "made_id": made_id}
     return Page(template="keys.html", values=values, status=400 if error else 200)
 
 

@@ -23,6 +23,7 @@ class KeyRecord:
     revoked_at: float | None = None  # epoch seconds; None: the key is valid
     # rights, limits and attributes
     terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
+    unread: str = ""  # the terms as they are stored, where this version cannot read them
 
 
 class KeyLimits(Value, omit_defaults=True):
@@ -37,7 +38,7 @@ class KeyLimits(Value, omit_defaults=True):
 _NAME_OF_TAG = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
-class KeyTerms(KeyLimits, omit_defaults=True):
+class KeyTerms(KeyLimits, omit_defaults=True, forbid_unknown_fields=True):
     """The rights, limits and attributes of a gateway key. Raises: ValueError."""
 
     owner: str = ""  # a person; "" for none

@@ -18,6 +18,11 @@ _REVOKE = "UPDATE keys SET revoked_at = :at WHERE id = :id AND revoked_at IS NUL
 _VALID = f"SELECT {columns(_NAMES)} FROM keys WHERE id = :id AND revoked_at IS NULL"
 _CHANGE = "UPDATE keys SET terms = :terms WHERE id = :id"
 _DELETE = "DELETE FROM keys RETURNING revoked_at"
+_UNREAD = (
+    "key %r has terms that this version of the gateway does not know or does not allow, so it is "
+    "good for nothing and stays as it is: change it with the version that made it, or revoke it "
+    "and make another"
+)
 
 
 class KeyStore:
@@ -54,7 +59,8 @@ class KeyStore:
 
     async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
         """Replace some fields of a key's terms. Returns the key afterwards; None if no key has
-        that id, or it is revoked. Raises: ValueError: a value that is not allowed."""
+        that id, or it is revoked. Raises: ValueError: a value that is not allowed, or this version
+        cannot read the key's terms."""
 
         async def work(connection: Connection) -> KeyRecord | None:
             await connection.take_turn("keys")
@@ -62,6 +68,8 @@ class KeyStore:
             if row is None:
                 return None
             key = _key(row)
+            if key.unread:
+                raise ValueError(_UNREAD % key_id)
             key = replace(key, terms=changed(key.terms, **changes))
             await connection.execute_many(_CHANGE, [{"id": key_id, "terms": _row(key)["terms"]}])
             return key
@@ -78,7 +86,8 @@ class KeyStore:
 
 
 def _row(key: KeyRecord) -> FieldDict:
-    return row_of(key, _NAMES) | {"terms": msgspec.json.encode(key.terms).decode()}
+    terms = key.unread or msgspec.json.encode(key.terms).decode()
+    return row_of(key, _NAMES) | {"terms": terms}
 
 
 def _key(row: Row) -> KeyRecord:
@@ -87,4 +96,5 @@ def _key(row: Row) -> KeyRecord:
         terms = msgspec.json.decode(row[-1], type=KeyTerms)
     except msgspec.MsgspecError:  # of a later version: a right that is not understood is not given
         terms = KeyTerms(models=(), routes=(), expires_at=0.0)
+        key = replace(key, unread=row[-1])
     return replace(key, terms=terms)
