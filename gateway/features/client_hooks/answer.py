@@ -163,8 +163,8 @@ def _alarms(hook: Hook, event: Object, known: Object) -> Object:
         path = path.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
     file = hook.folder / f"{path.stem}.json"
     state: Object = {"step": -1, "at": 0, "took": 0}
-    with contextlib.suppress(OSError):
-        state = json.loads(file.read_bytes())
+    with contextlib.suppress(OSError, ValueError):  # none yet, or a cut one: it is written again
+        state |= json.loads(file.read_bytes())
     kind = event["hook_event_name"]
     now = time.time()
     if kind == BEFORE_A_CALL and (now - state["at"]) * known["share"] < state["took"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.features.client_hooks import answer
+from gateway.features.client_hooks import answer, watch
 
 LIST = """
 client_hooks:
@@ -156,6 +156,22 @@ def test_a_broken_log_costs_the_alarm_alone(config: Path, tmp_path: Path) -> Non
     if os.getuid():
         (tmp_path / "state").chmod(0o500)
     assert run(config, {**event, "tool_input": {"command": "git push"}}) != {}
+
+
+def test_a_cut_file_of_a_session_is_written_again(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed, or a full disk, silences no session for good."""
+    folder = tmp_path / "hooks"
+    folder.mkdir()
+    file = folder / "log.json"
+    hook = answer.Hook("claude-code", folder=folder, config=str(config))
+    event = {**BEFORE, "transcript_path": str(tmp_path / "log.jsonl")}
+    monkeypatch.setattr(watch, "look", lambda *_, since: ({"since": since}, since + 1))
+    for text, since in (("", -1), ('{"step": 7, "a', -1), ("[]", -1), ('{"step": 7}', 7)):
+        file.write_text(text)
+        assert answer._alarms(hook, event, {"share": 0.1}) == {"since": since}
+        assert json.loads(file.read_bytes())["step"] == since + 1
 
 
 @pytest.mark.parametrize(
