@@ -205,21 +205,24 @@ async def end_question(stores: Stores, asked: Control, after: Control | None) ->
 
 async def answer_question(
     stores: Stores, subject: str, said: Texts, *, yes: bool, tenant: str | None = None
-) -> bool:
-    """Answer the question about a run, with `reason` and `author`; False when none is open. Raises:
-    StoreError."""
+) -> Control | None:
+    """Answer the question about a run, with `reason` and `author`. Returns the question; None when
+    none is open. Raises: StoreError."""
     if stores.controls is None:
-        return False
-    listed = await stores.controls.list_controls()
-    found = (e for e in listed if e.subject == subject and tenant in (None, e.tenant))
-    asked = next((each for each in found if each.action == "ask"), None)
-    if asked is None:
-        return False
-    if yes:
-        after = None
+        return None
+    for asked in await stores.controls.list_controls():
+        if asked.subject == subject and tenant in (None, asked.tenant):
+            break
     else:
+        return None
+    if asked.action != "ask":
+        return None
+    after = None
+    if not yes:
         after = replace(asked, action="stop", at=time.time(), **said)
-    return await end_question(stores, asked, after)
+    if await end_question(stores, asked, after):
+        return asked
+    return None
 
 
 def answer_path(asked: Control, answer: str, key: bytes) -> str:

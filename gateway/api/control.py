@@ -105,13 +105,15 @@ async def answer(
     """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
     about = _about(said)
     await runtime.holds.refresh()  # a question is shown while it is being stored
-    if not await answer_question(runtime.opened.stores, subject, about, yes=yes, tenant=tenant):
+    stores = runtime.opened.stores
+    asked = await answer_question(stores, subject, about, yes=yes, tenant=tenant)
+    if asked is None:
         raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
     await runtime.holds.refresh()
     runtime.log.warning("question answered", subject=subject, yes=yes)
     action: Action | None = None if yes else "stop"
     more = {**about, "at": None if yes else time.time(), "stored": True}
-    return _published(runtime, tenant, subject, action=action, more=more)
+    return _published(runtime, asked.tenant, subject, action=action, more=more)
 
 
 def _said(request: ApiRequest[Any]) -> ControlBody:
@@ -138,14 +140,13 @@ async def steering_on(request: ApiRequest[Parameters]) -> ApiResponse:
 
 def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-        said = _said(request)
+        about: FieldDict = {"said": _said(request), "tenant": request.tenant}
         subject = request.params.subject
-        tenant = request.tenant
-        if yes is not None:
-            return ApiResponse(
-                await answer(request.runtime, subject, yes, said=said, tenant=tenant)
-            )
-        return ApiResponse(await hold(request.runtime, subject, action, said=said, tenant=tenant))
+        if yes is None:
+            found = await hold(request.runtime, subject, action, **about)
+        else:
+            found = await answer(request.runtime, subject, yes, **about)
+        return ApiResponse(found)
 
     handler.__name__ = f"{verb}_{kind}"
     handler.__doc__ = f"{verb.capitalize()} {what}"

@@ -280,9 +280,12 @@ async def note(
         await changes.note(kind, act, subject, said=said, author=access.author)
 
 
-def publish_change(runtime: "Runtime", kind: str, what: str, **details: Any) -> None:
-    """Log a change of lessons or patterns, and publish an event."""
-    runtime.events.publish({"type": kind, "tenant": None, "result": what})
+def publish_change(
+    runtime: "Runtime", kind: str, what: str, *, tenant: str | None, **details: Any
+) -> None:
+    """Log a change of lessons or patterns, and publish an event to their tenant; None or empty: to
+    operators alone, as what all tenants share."""
+    runtime.events.publish({"type": kind, "tenant": tenant or None, "result": what})
     runtime.log.info(f"{kind}s changed", result=what, **details)
 
 

@@ -200,7 +200,9 @@ async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
     with _embedding():
         ((added, pattern_id),) = await library(request.runtime).add([pattern])
-    publish_change(request.runtime, "pattern", added.value, pattern_id=pattern_id)
+    publish_change(
+        request.runtime, "pattern", added.value, tenant=pattern.tenant, pattern_id=pattern_id
+    )
     status = 201 if added is Added.ADDED else 200
     return ApiResponse({"result": added.value, "pattern_id": pattern_id}, status)
 
@@ -227,10 +229,14 @@ async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
         with _embedding():
             await library(runtime).edit(new)
     except PatternConflict as error:
-        kind = "invalid_request_error"
-        code = "conflict"
-        raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
-    publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
+        raise GatewayError(
+            str(error),
+            status=409,
+            type="invalid_request_error",
+            code="conflict",
+            label="conflict",
+        ) from None
+    publish_change(runtime, "pattern", "changed", tenant=old.tenant, pattern_id=old.pattern_id)
     changed = await find_pattern(runtime, old.tenant or None, old.pattern_id)
     return ApiResponse(pattern_view(changed))
 
@@ -241,8 +247,9 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     pattern_id = request.params.pattern_id
     stored = await find_pattern(request.runtime, request.tenant, pattern_id)
     _check_owner(stored.pattern, request.access)
-    await library(request.runtime).remove(stored.pattern.tenant, pattern_id)
-    publish_change(request.runtime, "pattern", "deleted", pattern_id=pattern_id)
+    owner = stored.pattern.tenant
+    await library(request.runtime).remove(owner, pattern_id)
+    publish_change(request.runtime, "pattern", "deleted", tenant=owner, pattern_id=pattern_id)
     return ApiResponse(status=204)
 
 
@@ -265,7 +272,7 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
-    publish_change(request.runtime, "pattern", "imported", total=report.total)
+    publish_change(request.runtime, "pattern", "imported", tenant=tenant, total=report.total)
     return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 

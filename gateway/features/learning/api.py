@@ -227,7 +227,7 @@ async def forget_here(
     if found is None:
         raise NotFound(f"nothing is known of {name[:80]!r}", param="subject")
     learning_of(runtime).forget()
-    publish_change(runtime, "session", "forgotten")
+    publish_change(runtime, "session", "forgotten", tenant=tenant)
     return found
 
 
@@ -290,5 +290,5 @@ async def apply_change(
             stored, runtime.opened.stores.runs, at=time.time(), **dict(change)
         )
     learning_of(runtime).forget()
-    publish_change(runtime, "lesson", "changed", pattern_id=kept)
+    publish_change(runtime, "lesson", "changed", tenant=stored.pattern.tenant, pattern_id=kept)
     return kept, changed

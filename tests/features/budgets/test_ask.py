@@ -17,6 +17,7 @@ from gateway.cli import main
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import until
 from steering_gateway_testing.receiver import Receiver
+from tests.api.test_events import Listener
 from tests.examples import by_day
 from tests.holds.test_holds import Start, ask
 
@@ -129,6 +130,24 @@ def test_a_yes_lets_the_call_go_out(gateway_server: Start, upstream: ScriptedUps
     assert len(upstream.requests) == 4
     said = [(verb, run, "ann", "too dear") for verb in ("approve", "deny")]
     assert answers(server) == said  # each once
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_an_operators_answer_is_heard_by_the_tenant(
+    gateway_server: Start, upstream: ScriptedUpstream, verb: str
+) -> None:
+    """The live event of it is the run's tenant's, as that of a stop is."""
+    upstream.default = CALLING
+    server = gateway_server(settings())
+    used_up(server)
+    call = Waiting(lambda: ask(server, AGENT, 2))
+    run = asked(server)
+    listener = Listener(server, "b" * 40)
+    assert answer(server, run, verb) == 200
+    call.done()
+    (_, heard), *_ = [each for each in listener.end(2) if each[0] == "control"]
+    wanted = {"approve": "resume", "deny": "stop"}[verb]
+    assert (heard["subject"], heard["action"]) == (run, wanted)
 
 
 def test_a_yes_answers_all_that_wait_for_one_account(
