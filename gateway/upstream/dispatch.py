@@ -6,6 +6,7 @@ that the gateway makes for itself to a model of its deployments (`ask`), which a
 import asyncio
 import contextlib
 import functools
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -105,6 +106,8 @@ class UpstreamCall(Struct, kw_only=True):
     connection: OpenConnection | None = None  # None: as the target is reached by itself
     # the client's credential whose limit holds, so that another target is asked
     dry: DrySeat | None = None
+    # when a target that has failed may be asked again, in the loop's seconds, by its `id`
+    rests: dict[int, float] = {}
     attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
     @property
@@ -155,6 +158,7 @@ class Dispatcher:
         """The first answer below status 400, else the last attempt's error answer. `native_only`
         leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
         asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
+        call.rests = {}
         schedule = self._schedule(call, model, native_only, once=once)
         first = schedule[0]
         others = [each for each in schedule if each.name != first.name]
@@ -202,7 +206,7 @@ class Dispatcher:
                 raise outcome
             if isinstance(outcome, TargetAnswer):
                 await outcome.response.aclose()
-            if pause_s:
+            if pause_s > 0:
                 await asyncio.sleep(pause_s)
             at = upcoming
 
@@ -366,21 +370,25 @@ class Dispatcher:
         at: int,
         outcome: TargetAnswer | UpstreamFailure,
     ) -> tuple[int | None, float]:
-        """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
+        """(index in the schedule of the next attempt, or None; seconds to wait before it, at most
+        0 for none)."""
         if isinstance(outcome, TargetAnswer):
             asked = retry_after_s(outcome.response.headers)
             again = outcome.status in retries.AT_SAME_TARGET
         else:
             asked = outcome.retry_after_s
             again = outcome.retryable
-        wait_s = retries.pause_s(asked, at, self.settings)
+        here = schedule[at]
+        now = self._loop.time()
+        if not again:
+            asked = math.inf
+        call.rests[id(here)] = now + retries.pause_s(asked, at, self.settings)
         for index in range(at + 1, len(schedule)):
-            if schedule[index] is not schedule[at]:
-                for later in range(index, len(schedule)):
-                    if call.admits is None or await call.admits(schedule[later]):
-                        return later, 0.0
-                break
-            if again and wait_s is not None:
+            upcoming = schedule[index]
+            wait_s = call.rests.get(id(upcoming), now) - now
+            if wait_s < math.inf and (
+                upcoming is here or call.admits is None or await call.admits(upcoming)
+            ):
                 return index, wait_s
         return None, 0.0
 

@@ -1,5 +1,7 @@
 """May a call be tried again, after how long, and at which targets in turn? For both lanes."""
 
+import math
+
 from gateway.config.settings import RouterSettings
 from gateway.upstream.deployments import Target
 
@@ -33,13 +35,13 @@ def may_help(status: int, target: Target) -> bool:
     return status in AT_OTHER_TARGET
 
 
-def pause_s(asked: float | None, attempt: int, settings: RouterSettings) -> float | None:
+def pause_s(asked: float | None, attempt: int, settings: RouterSettings) -> float:
     """Returns the seconds to wait before the same target is asked again: what its answer asked for,
-    else twice as long at each attempt, which count from 0; None where it asked for too much."""
+    else twice as long at each attempt, which count from 0; infinite where it asked for too much."""
     if asked is None:
         return settings.backoff_s * float(2**attempt)
     if asked > settings.max_retry_after_s:
-        return None
+        return math.inf
     return asked
 
 

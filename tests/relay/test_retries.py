@@ -123,6 +123,38 @@ def test_retry_after_is_honoured(upstream: ScriptedUpstream, relay: Relay) -> No
     assert second.received_at - first.received_at >= 0.29
 
 
+def test_retry_after_holds_while_another_deployment_is_asked(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """The pause that the first of two asked for is made before its second turn, less the time
+    since."""
+    limited, down = two
+    limited.script(Fault(FaultKind.RATE_LIMIT, retry_after="0.5"), Reply("well"))
+    down.default = DOWN
+    made = deployments(limited, down)
+    made[1]["litellm_params"]["weight"] = 1e-9  # asked second
+    router = {"backoff_s": 600}  # for an attempt that follows at once, which none does
+    assert hear(relay({"model_list": made, "router": router}), json=HELLO).status == 200
+    first, second = limited.requests
+    assert second.received_at - first.received_at >= 0.49
+    assert len(down.requests) == 1
+
+
+@pytest.mark.parametrize(("status", "asked"), [(429, "60"), (501, None)])
+def test_a_deployment_that_is_not_to_be_asked_again_has_no_second_turn(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay, status: int, asked: str | None
+) -> None:
+    """It asked for more than `router.max_retry_after_s`, or cannot answer otherwise: the answer of
+    the other is passed on."""
+    first, down = two
+    first.default = Fault(FaultKind.UNAVAILABLE, status=status, retry_after=asked)
+    down.default = DOWN
+    made = deployments(first, down)
+    made[1]["litellm_params"]["weight"] = 1e-9
+    heard = hear(relay({"model_list": made}), json=HELLO)
+    assert (len(first.requests), len(down.requests), heard.status) == (1, 1, 500)
+
+
 def test_a_long_retry_after_is_the_clients_to_wait(
     upstream: ScriptedUpstream, relay: Relay
 ) -> None:
