@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from gateway.runtime import Runtime
 from gateway.stores.records import CallRow, InjectionRow
+from gateway.stores.redact import OMITTED
 from gateway.stores.sessions import SessionCalls
 from gateway.stores.totals import plus
 from gateway.upstream.tokens import BYTES_PER_TOKEN
 from gateway.values import Value
-
-_OMITTED = "[omitted: "  # begins a text that is not stored; its number of characters follows
 
 
 class SteeringBill(Value):
@@ -77,8 +76,8 @@ def steering_bill(calls: SessionCalls, runtime: Runtime) -> SteeringBill:
 
 def _tokens(text: InjectionRow) -> int:
     characters = len(text.text)
-    if text.text.startswith(_OMITTED):
-        characters = int(text.text.split()[1])
+    if omitted := OMITTED.fullmatch(text.text):
+        characters = int(omitted[1])
     return round(characters / BYTES_PER_TOKEN)
 
 

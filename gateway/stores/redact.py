@@ -34,7 +34,8 @@ _TEXTS = frozenset(
         "alarms",
     }
 )
-_OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
+OMITTED = re.compile(r"\[omitted: ([0-9]+) characters, sha256 [0-9a-f]{32}\]")
+"""What is stored in place of a text; its group is the number of the text's characters."""
 
 
 def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:
@@ -51,7 +52,7 @@ def omit(text: str) -> str:
     """Length and digest in place of the text; an empty text stays empty. A guessed text can be
     confirmed by its digest: it hides content, not secrets. A text that was omitted before stays as
     it is: a record that waited in a file comes here twice."""
-    if not text or _OMITTED.fullmatch(text):
+    if not text or OMITTED.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"[omitted: {len(text)} characters, sha256 {digest}]"

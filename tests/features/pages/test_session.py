@@ -28,9 +28,11 @@ from gateway.features.pages.session_lanes import (
 )
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import CallRecord, InjectionRow, StepContent, StepRow
+from gateway.stores.redact import omit
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from gateway.upstream.tokens import BYTES_PER_TOKEN
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.store_conformance import records
 from tests.api.conftest import Start
@@ -240,6 +242,19 @@ async def test_steering_has_a_bill_of_its_own(start: Start, tmp_path: Path) -> N
     page = got(server, "/dashboard/sessions/c0001").text
     assert "own bill" in page
     assert "10k" in page
+
+
+@pytest.mark.parametrize("text", ["[omitted: the log]", omit("a" * 80) + " more", "[omitted: "])
+async def test_a_text_may_begin_like_one_that_is_not_stored(
+    start: Start, tmp_path: Path, text: str
+) -> None:
+    """Its session has a page, and the bill counts its own characters."""
+    step = call(10.0, run="r0001", **tokens(0))
+    said = records.an_injection(0, "r0001", text=text)
+    server = start(storage=await kept(tmp_path, one(1, [step], texts=(said,))))
+    assert got(server, "/dashboard/sessions/c0001").status_code == 200
+    bill = got(server, "/api/sessions/c0001").json()["steering"]
+    assert bill["text_tokens"] == round(len(text) / BYTES_PER_TOKEN)
 
 
 async def test_a_long_session_holds_nothing_up(
