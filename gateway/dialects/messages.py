@@ -117,7 +117,7 @@ _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
 "Mid-conversation system messages"."""
 
 
-_PROBES = ("quota", "count")
+_PROBES = ("quota", "count")  # all that is said in one. Source: Claude Code 2.1.332
 
 
 class MessagesDialect(Dialect):
@@ -180,14 +180,18 @@ class MessagesDialect(Dialect):
         return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
 
     def is_side_request(self, request: SteeredRequest) -> bool:
-        """See Dialect. Claude Code asks for a title, and for one token to check its quota."""
+        """See Dialect. Claude Code asks for a title, and for one token to check its quota or to
+        count those of its tools."""
         body = request.body
-        if body.get("tools") or len(request.messages) != 1:
+        if len(request.messages) != 1:
             return False
-        asked = content_text(as_mapping(request.messages[0]).get("content"))
+        if body.get("max_tokens") == 1:
+            return content_text(as_mapping(request.messages[0]).get("content")) in _PROBES
+        if body.get("tools"):
+            return False
         formatted = bool(mapping_at(body, "output_config").get("format"))
         session = "session_id" in str(mapping_at(body, "metadata").get("user_id"))
-        return asked in _PROBES or (formatted and session)
+        return formatted and session
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         assembler = BlockAssembler()

@@ -263,6 +263,7 @@ def test_asides_touch_no_state(gateway_server: Start, upstream: ScriptedUpstream
     config = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
     asides: list[dict[str, Any]] = [
         {"max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]},
+        {"max_tokens": 1, "messages": [{"role": "user", "content": "count"}], "tools": [TOOL]},
         {
             "max_tokens": 512,
             "messages": [{"role": "user", "content": "Write a title."}],
@@ -279,6 +280,15 @@ def test_asides_touch_no_state(gateway_server: Start, upstream: ScriptedUpstream
         assert upstream.last.body == raw
         assert "x-gateway-state" not in answer.headers
     assert states(server) == []
+
+
+@pytest.mark.parametrize("said", ["quota", "count"])
+def test_a_word_is_no_probe(gateway_server: Start, upstream: ScriptedUpstream, said: str) -> None:
+    """A person may say only that: a probe asks for one token."""
+    server = gateway_server(STEERING)
+    body = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": said}]}
+    answer = httpx.post(f"{server.base_url}/messages", json=body)
+    assert "x-gateway-state" in answer.headers
 
 
 def test_agents_of_one_session_are_apart(gateway_server: Start, upstream: ScriptedUpstream) -> None:
