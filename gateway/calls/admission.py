@@ -40,6 +40,7 @@ from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
+from gateway.wire.messages import content_text
 
 _IGNORED_ANSWERS = 2
 """After so many of the gateway's own final answers in a request's history its agent gets an error:
@@ -179,8 +180,8 @@ class Admissions:
         self._publish(asked, "stop" if after else "resume")
 
     def _publish(self, control: Control, action: str) -> None:
-        event = {"type": "control", "subject": control.subject, "action": action}
-        self._runtime.events.publish(event | {"tenant": control.tenant})
+        about = {"subject": control.subject, "tenant": control.tenant, "action": action}
+        self._runtime.events.publish({"type": "control", **about})
 
     async def _ask(self, call: Call, decision: Decision, asked: tuple[str, OpenQuestion]) -> None:
         """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
@@ -270,7 +271,8 @@ def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnRe
     )
     # Those in results are of its sub-agents.
     own = [each for each in request.transcript if each.get("role") == "assistant"]
-    ignored = str(own).count(OWN_ANSWER) >= _IGNORED_ANSWERS
+    ended = sum(content_text(each.get("content")).startswith(OWN_ANSWER) for each in own)
+    ignored = ended >= _IGNORED_ANSWERS
     # Whether a stream or JSON is expected is in the body.
     if ending == "error" or ignored or request.opaque or is_structured(request.body):
         raise error

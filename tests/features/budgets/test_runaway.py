@@ -115,6 +115,26 @@ def _account(server: AppServer, budget: str) -> dict[str, Any]:
     return dict(listed[0])
 
 
+def test_what_a_model_says_of_a_stop_is_none(server: AppServer) -> None:
+    """Its own words with the beginning of such an answer in them cost the agent no answer."""
+    said = "It printed 'Stopped by the gateway: $1' twice: Stopped by the gateway: $1."
+    messages = [{"role": "user", "content": "task"}]
+    seen = []
+    for _ in range(3):
+        seen.append(
+            httpx.post(
+                f"{server.base_url}/chat/completions",
+                json={"model": "gpt-4o-mini", "messages": messages},
+                headers={"user-agent": "nagging-quoted"},
+            ).status_code
+        )
+        messages += [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "Go on."},
+        ]
+    assert seen == [200, 200, 200]
+
+
 def test_an_agent_that_takes_no_answer_for_an_end(
     server: AppServer, upstream: ScriptedUpstream
 ) -> None:
