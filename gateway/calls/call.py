@@ -36,16 +36,9 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, readable, without
 from gateway.wire.request import Splice
 from gateway.wire.upstream_errors import Kind, Refusal
+from gateway.wire.usage import Loss
 
 _log = get_logger("gateway.steering")
-
-
-class Loss(Value):
-    """Input that one call paid again."""
-
-    cause: str = ""  # what differs from the call before; "" without a loss
-    tokens: int = 0  # that the call before had sent, and this one did not read from the cache
-    usd: float = 0.0  # US dollars beyond what reading them costs; 0 without known prices
 
 
 class Outcome(Value):

@@ -11,19 +11,18 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from gateway.calls.call import Call, Loss
+from gateway.calls.call import Call
 from gateway.core.edits import Edit
 from gateway.steering.identity import MatchKind
 from gateway.text.secrets import mask_secrets
+from gateway.upstream.model_costs import lost_usd
 from gateway.values import FieldDict
-from gateway.wire.usage import TokenUsage
+from gateway.wire.usage import LEAST, SHARE, Loss, TokenUsage
 
 TOOLS = "tools"
 SYSTEM = "system prompt"
 _SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
 _INSTRUCTING = ("system", "developer")
-_LEAST = 1024  # tokens. Source: OpenAI and Anthropic cache no shorter prefix
-_SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
 _EACH = 5  # changes in a row from which on a prompt changes at every call
 _MOST_CLIENTS = 1000  # that wait to be reported: without a receiver nobody takes them
 _MOST_BYTES = 32 * 2**20
@@ -77,7 +76,7 @@ class SentPrompts:
             return Loss()
         size = now.tokens.input or 0
         lost = min(before.tokens.input or 0, size) - (now.tokens.cached or 0)
-        if lost < max(_LEAST, _SHARE * size):
+        if lost < max(LEAST, SHARE * size):
             return Loss()
         part, *values = changed(before.raw, raw, call.request.list_key)
         if not (part or before.tokens.cached or before.tokens.cache_write):
@@ -98,10 +97,7 @@ class SentPrompts:
             lost = 0  # nobody says how much
         usd = 0.0
         if info := call.services.catalogue.info(now.model):
-            paid = info.rates.get("input", 0.0)
-            if now.tokens.cache_write:
-                paid = info.rates.get("cache_write", paid)
-            usd = max(0.0, lost * (paid - info.rates.get("cache_read", paid)))
+            usd = lost_usd(lost, info.rates, written=bool(now.tokens.cache_write))
         return Loss(cause=cause, tokens=lost, usd=usd)
 
     def _keep(self, name: str, sent: _Sent) -> None:
@@ -120,7 +116,7 @@ def _other_cause(before: _Sent, now: _Sent, messages: int) -> str:
     edits = [e for e in (*before.edits, *now.edits) if (e in before.edits) != (e in now.edits)]
     places = [getattr(each, "index", getattr(each, "position", 0)) for each in edits]
     read = (now.tokens.cached or 0) / (now.tokens.input or 1)
-    if places and min(places) <= (read + _SHARE) * messages:
+    if places and min(places) <= (read + SHARE) * messages:
         return "text of the gateway"
     life_s = _LIFE_S
     if b'"1h"' in before.raw:

@@ -18,7 +18,7 @@ from functools import partial
 import orjson
 from msgspec.structs import replace
 
-from gateway.calls.call import Call, Loss, Outcome
+from gateway.calls.call import Call, Outcome
 from gateway.calls.headers import STATE_HEADER, ControlHeaders, identity_label
 from gateway.calls.prompt_cache import SentPrompts
 from gateway.calls.records import call_record
@@ -67,6 +67,7 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import replaced
 from gateway.wire.prefix_hash import ChainState, extend
 from gateway.wire.upstream_errors import status_of
+from gateway.wire.usage import Loss
 
 _log = get_logger("gateway.steering")
 _CATCH_UP_S = 10.0

@@ -27,6 +27,15 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     return sum(count * rate(kind) for kind, count in tokens.items())
 
 
+def lost_usd(tokens: int, rates: Rates, *, written: bool) -> float:
+    """US dollars that input tokens cost beyond what reading them from the provider's cache costs; 0
+    without rates. `written`: they were written into the cache again."""
+    paid = rates.get("input", 0.0)
+    if written:
+        paid = rates.get("cache_write", paid)
+    return max(0.0, tokens * (paid - rates.get("cache_read", paid)))
+
+
 RATE_KEYS: Texts = _RATES["keys"]
 
 

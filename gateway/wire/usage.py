@@ -7,6 +7,19 @@ INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
 OUTPUT = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
 
 
+# The least input that counts as paid again.
+LEAST = 1024  # tokens. Source: OpenAI and Anthropic cache no shorter prefix
+SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
+
+
+class Loss(Value):
+    """Input that one call paid again."""
+
+    cause: str = ""  # what differs from the call before; "" without a loss
+    tokens: int = 0  # that the call before had sent, and this one did not read from the cache
+    usd: float = 0.0  # US dollars beyond what reading them costs; 0 without known prices
+
+
 class TokenUsage(Value):
     """Tokens of one call; None = not reported."""
 

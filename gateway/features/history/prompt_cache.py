@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gateway.upstream.model_costs import capabilities
-from gateway.values import Value
+from gateway.upstream.model_costs import capabilities, lost_usd
+from gateway.wire.usage import LEAST, SHARE, Loss
 
 LIFETIME_S = 300.0  # of an entry of the cache. Source: Anthropic's and OpenAI's documentation
 PAUSE = "after a pause of over 5 minutes"
 COMPACTION = "after a compaction"
 MODEL = "after a change of the model"
 PREFIX = "without a pause (the prefix changed, or the provider lost it)"
-_LEAST = 1024  # tokens; OpenAI and Anthropic cache no shorter prefix
-_SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
 _EVERY_CALL = 0.8  # share of calls without a prefix of the one before, of a prefix that changes
 _CALLS = 5  # from which on such a share says something
 
@@ -57,16 +55,13 @@ class CallCost(Struct, frozen=True, array_like=True):
     tools: int  # how many tools it calls
 
 
-class Loss(Value):
-    """Input that one call paid again."""
+class StepLoss(Loss):
+    """Input that one call of a session paid again; its cause is one of the four above."""
 
     step: int  # of the call, from 0
-    cause: str  # one of the four above
-    tokens: int  # that the call before it had sent, and this one did not read from the cache
-    usd: float  # beyond what reading them from the cache costs; 0 without known prices
 
 
-def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[Loss]:
+def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[StepLoss]:
     """The losses of a session whose provider caches. `compacted`: indices of the calls that are
     the first after a compaction."""
     if not any(call.tokens.cache_read or call.tokens.cache_write for call in calls):
@@ -75,16 +70,14 @@ def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[Lo
         before = calls[index - 1]
         call = calls[index]
         now = call.tokens.prompt
-        if not now:
-            continue
+        sent = before.tokens.prompt
+        cause = _cause(before, call)
         if index in compacted:
-            lost = now - call.tokens.cache_read
+            sent = now
             cause = COMPACTION
-        else:
-            lost = min(before.tokens.prompt, now) - call.tokens.cache_read
-            cause = _cause(before, call)
-        if lost >= max(_LEAST, _SHARE * now):
-            yield Loss(step=call.step, cause=cause, tokens=lost, usd=_price(call, lost))
+        lost = min(sent, now) - call.tokens.cache_read
+        if lost >= max(LEAST, SHARE * now):
+            yield StepLoss(step=call.step, cause=cause, tokens=lost, usd=_price(call, lost))
 
 
 def _cause(before: CallCost, call: CallCost) -> str:
@@ -97,15 +90,12 @@ def _cause(before: CallCost, call: CallCost) -> str:
 
 def _price(call: CallCost, tokens: int) -> float:
     model = capabilities(call.model)
-    if model is None or "input" not in model.rates:
+    if model is None:
         return 0.0
-    paid = model.rates["input"]
-    if call.tokens.cache_write >= call.tokens.input:
-        paid = model.rates.get("cache_write", paid)
-    return max(0.0, tokens * (paid - model.rates.get("cache_read", paid)))
+    return lost_usd(tokens, model.rates, written=call.tokens.cache_write >= call.tokens.input)
 
 
-def always_changes(calls: Sequence[CallCost], found: Sequence[Loss]) -> bool:
+def always_changes(calls: Sequence[CallCost], found: Sequence[StepLoss]) -> bool:
     """True if hardly any call could use what the one before it had cached, for no other reason than
     that the beginning of the prompt changed: a clock or a random text in it, or changed tools."""
     changed = sum(loss.cause == PREFIX for loss in found)

@@ -19,7 +19,7 @@ from gateway.core.fsm import FSMState
 from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
-from gateway.features.history.prompt_cache import CallCost, Loss, Tokens, losses
+from gateway.features.history.prompt_cache import CallCost, StepLoss, Tokens, losses
 from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
@@ -90,7 +90,7 @@ class Place(Value):
 class Course(Value):
     """The course of a session."""
 
-    losses: tuple[Loss, ...]  # input that was paid again
+    losses: tuple[StepLoss, ...]  # input that was paid again
     compactions: int  # number of times that the history was replaced by a summary
     ending: Ending  # facts of the last messages
 
