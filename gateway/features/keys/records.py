@@ -23,7 +23,6 @@ class KeyRecord:
     revoked_at: float | None = None  # epoch seconds; None: the key is valid
     # rights, limits and attributes
     terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
-    unread: str = ""  # the terms as they are stored, where this version cannot read them
 
 
 class KeyLimits(Value, omit_defaults=True):

@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 from gateway.features.keys.records import KeyRecord, KeyTerms
 from gateway.stores.protocols import KEYS
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, record_of, row_of
-from gateway.values import FieldDict, Fields
+from gateway.values import FieldDict, Fields, by_name
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at", "terms")
 _INSERT = insert("keys", _NAMES)
@@ -18,6 +18,7 @@ _REVOKE = "UPDATE keys SET revoked_at = :at WHERE id = :id AND revoked_at IS NUL
 _VALID = f"SELECT {columns(_NAMES)} FROM keys WHERE id = :id AND revoked_at IS NULL"
 _CHANGE = "UPDATE keys SET terms = :terms WHERE id = :id"
 _DELETE = "DELETE FROM keys RETURNING revoked_at"
+_NO_TERMS = KeyTerms(models=(), routes=(), expires_at=0.0)  # for those that cannot be read
 _UNREAD = (
     "key %r has terms that this version of the gateway does not know or does not allow, so it is "
     "good for nothing and stays as it is: change it with the version that made it, or revoke it "
@@ -30,7 +31,7 @@ class KeyStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._last_read: Sequence[KeyRecord] = ()
+        self._last_read: Sequence[Row] = ()
         engine.after_reopening(self._restore)
 
     async def add_key(self, key: KeyRecord) -> None:
@@ -40,8 +41,8 @@ class KeyStore:
 
     async def list_keys(self) -> Sequence[KeyRecord]:
         """All keys, revoked ones included, oldest first."""
-        self._last_read = [_key(row) for row in await self._engine.fetch(_SELECT)]
-        return self._last_read
+        self._last_read = await self._engine.fetch(_SELECT)
+        return [_key(row) for row in self._last_read]
 
     async def _restore(self, connection: Connection) -> None:
         """Store the keys again in a database that has none. Without a key every request is
@@ -49,7 +50,9 @@ class KeyStore:
         # One gateway restores them; the others wait, and then find them.
         await connection.take_turn("keys")
         if not await connection.value("SELECT count(*) FROM keys"):
-            await connection.execute_many(_INSERT, [_row(key) for key in self._last_read])
+            await connection.execute_many(
+                _INSERT, [by_name(_NAMES, row) for row in self._last_read]
+            )
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """Revoke a key; False when no key has that id, or it is already revoked."""
@@ -68,7 +71,7 @@ class KeyStore:
             if row is None:
                 return None
             key = _key(row)
-            if key.unread:
+            if key.terms is _NO_TERMS:
                 raise ValueError(_UNREAD % key_id)
             key = replace(key, terms=changed(key.terms, **changes))
             await connection.execute_many(_CHANGE, [{"id": key_id, "terms": _row(key)["terms"]}])
@@ -86,8 +89,7 @@ class KeyStore:
 
 
 def _row(key: KeyRecord) -> FieldDict:
-    terms = key.unread or msgspec.json.encode(key.terms).decode()
-    return row_of(key, _NAMES) | {"terms": terms}
+    return row_of(key, _NAMES) | {"terms": msgspec.json.encode(key.terms).decode()}
 
 
 def _key(row: Row) -> KeyRecord:
@@ -95,6 +97,5 @@ def _key(row: Row) -> KeyRecord:
     try:
         terms = msgspec.json.decode(row[-1], type=KeyTerms)
     except msgspec.MsgspecError:  # of a later version: a right that is not understood is not given
-        terms = KeyTerms(models=(), routes=(), expires_at=0.0)
-        key = replace(key, unread=row[-1])
+        terms = _NO_TERMS
     return replace(key, terms=terms)

@@ -40,3 +40,25 @@ def test_a_database_with_tables_of_a_deleted_feature_is_known(
     monkeypatch.setattr(migrations, "features", dict)
     assert migrations.of_deleted("keys_001_keys")
     assert not migrations.of_deleted("core_001_conversations_and_runs")
+
+
+async def test_a_key_with_terms_of_a_later_version_gives_no_right_and_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    """A limit that is not known is not left out; the key can be revoked, and not be changed."""
+    stores = await open_stores(StorageSettings(path=str(tmp_path / "keys.db")))
+    store = kept_keys(stores)
+    made = make_key("acme", "ci").record
+    await store.add_key(made)
+    written = '{"models":["a"],"ips":["10.0.0.1"]}'
+    await store._engine.write("UPDATE keys SET terms = :terms", terms=written)
+    (key,) = await store.list_keys()
+    assert (key.terms.models, state_of(key)) == ((), "expired")
+    with pytest.raises(ValueError, match="revoke it"):
+        await store.change_key(made.id, {"expires_at": None})
+    assert await store._engine.fetch("SELECT terms FROM keys") == [(written,)]
+    await store.delete_keys()
+    await store._engine.transact(store._restore)  # as after the loss of the database
+    assert await store._engine.fetch("SELECT terms FROM keys") == [(written,)]
+    assert await store.revoke_key(made.id, 1.0)
+    await stores.close()

@@ -92,24 +92,10 @@ async def changes_the_terms_of_a_valid_key(stores: Stores) -> None:
     assert list(await kept_keys(stores).list_keys()) == expected
 
 
-async def keeps_terms_that_it_cannot_read(stores: Stores) -> None:
-    """A key with a term of a later version gives no right, cannot be changed, and is stored as it
-    was."""
-    written = '{"models":["a"],"ips":["10.0.0.1"]}'
-    await kept_keys(stores).add_key(a_key("k1", unread=written))
-    (key,) = await kept_keys(stores).list_keys()
-    assert (key.terms.models, key.terms.expires_at, key.unread) == ((), 0.0, written)
-    with raises(ValueError, "revoke it"):
-        await kept_keys(stores).change_key("k1", {"expires_at": None})
-    assert list(await kept_keys(stores).list_keys()) == [key]
-    assert await kept_keys(stores).revoke_key("k1", START + 1)
-
-
 CHECKS: tuple[Check, ...] = (
     lists_keys_in_the_order_they_were_added,
     revokes_a_key_once,
     refuses_a_second_key_of_one_id,
     deletes_all_keys,
     changes_the_terms_of_a_valid_key,
-    keeps_terms_that_it_cannot_read,
 )
