@@ -247,6 +247,16 @@ def test_no_other_host_is_asked(
     assert (len(host.received), len(upstream.requests)) == (2, 0)
 
 
+def test_a_call_cannot_be_tried_again_elsewhere(gateway_server: Start, host: Host) -> None:
+    """No other model is asked in this form, and the price says so."""
+    server = gateway_server({**settings_for(host), "storage": {"raw_mb": 4}})
+    run_agent(server.url, steps=1)
+    with httpx.Client(base_url=server.url) as control:
+        (run,) = control.get("/api/runs").json()["runs"]
+        path = f"/api/runs/{run['id']}/steps/0/tries?model=gpt-4o&guidance=sent"
+        assert until(lambda: "Converse" in control.get(path).json()["price"]["problem"])
+
+
 def test_a_stored_prompt_is_passed_on(gateway_server: Start, host: Host) -> None:
     """It has no messages, and is no step."""
     server = gateway_server(settings_for(host))

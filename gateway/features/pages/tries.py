@@ -98,6 +98,8 @@ async def _request(
     if raw is None:
         raise BadRequest(f"the request of this step is not stored: {why_not(runtime)}")
     dialect = DIALECTS[raw.dialect]
+    if dialect.litellm is None:
+        raise BadRequest("no other model is asked in the words of Bedrock's Converse")
     addressed = dialect.addressed(dialect.path.replace("{model}", quote(choice.model, safe=":@")))
     body = parse_object(raw.request, json.loads)
     body.pop("background", None)  # nobody would fetch the answer
