@@ -108,7 +108,7 @@ async def measure(delay_s: float, calls: int, limit: int) -> dict[str, Any]:
                 refused += bool(held.outcome.refusals)
                 if not held.outcome.refusals:
                     await asyncio.sleep(0)
-                    end = Settlement(claim=held.claim, actual=CALL, at=time.time())
+                    end = Settlement(claim=held.claim, actual=CALL)
                     await ledger.settle(held, end)
 
         began = time.monotonic()

@@ -43,11 +43,15 @@ async def work_of(
     hundreds: list[int] = []
     plain = engine._rows
 
+    def one_hundred() -> bool:
+        hundreds.append(1)
+        return False  # go on
+
     def counted(statement: str, values: Any, connection: Any) -> Sequence[Any]:
         if " runs AS r" not in statement:
             return plain(statement, values, connection)
         statements.append(statement)
-        connection.set_progress_handler(lambda: bool(hundreds.append(1)), 100, id="work")
+        connection.set_progress_handler(one_hundred, 100, id="work")
         try:
             return plain(statement, values, connection)
         finally:
