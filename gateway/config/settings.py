@@ -32,6 +32,7 @@ from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.monitors import MonitorSettings
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.data_files import read_toml
+from gateway.dialects import DIALECTS
 from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.identity import ConversationSettings
@@ -119,10 +120,12 @@ class ServerSettings:
 
 
 Lane = Literal["auto", "native", "litellm"]
-# Those of `DIALECTS`, which takes longer to load than the settings.
-DialectName = Literal["chat", "responses", "messages", "bedrock", "converse", "vertex", "gemini"]
 if TYPE_CHECKING:
     from gateway.core.steer import SteeringRules
+
+    DialectName = str
+else:
+    DialectName = Literal[tuple(DIALECTS)]  # a type checker wants the names spelt out
 
 OPENAI_API_BASE = "https://api.openai.com/v1"
 

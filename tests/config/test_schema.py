@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jsonschema
 import pytest
@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from gateway.cli import main
 from gateway.config import settings_from_dict
-from gateway.config.settings import DialectName
-from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from tests.config import test_faults, test_litellm_form
 from tests.docs.test_examples import DOCUMENTS, blocks, variables
@@ -195,8 +193,3 @@ def test_a_changed_config_is_judged_alike(path: tuple[Any, ...], value: Any, key
         assert faults(raw) == []
     elif shape and "$" not in str(value) and "os.env" not in str(value):
         assert faults(raw), refused
-
-
-def test_a_deployment_may_speak_every_dialect() -> None:
-    """Their names are spelt out in the settings, so that commands need not load the dialects."""
-    assert get_args(DialectName) == tuple(DIALECTS)

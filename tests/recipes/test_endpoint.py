@@ -29,13 +29,11 @@ OPERATION = '''"""`/api/versions/{part}`: the version of a part."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import BaseModel
 
 from gateway import __version__
 from gateway.api.operations import ApiRequest, ApiResponse, Operations
-from gateway.api.params import Flag, Parameters, PathText, described
+from gateway.api.params import Flag, Parameters, PathText
 
 OPERATIONS = Operations()
 
@@ -43,8 +41,8 @@ OPERATIONS = Operations()
 class VersionParameters(Parameters):
     """Which part."""
 
-    part: Annotated[PathText, described("The part.")]
-    short: Annotated[Flag, described("Without the patch level.")] = False
+    part: PathText  # the part
+    short: Flag = False  # without the patch level
 
 
 class Version(BaseModel):
@@ -130,4 +128,5 @@ def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy)
     assert (wrong[0], error_of(wrong[1])["param"]) == (400, "short")
     described = json.loads(document[1])["paths"]["/api/versions/{part}"]["get"]
     assert [param["in"] for param in described["parameters"]] == ["path", "query"]
+    assert described["parameters"][1]["description"] == "without the patch level"
     assert scratch.changed() == {"gateway/api/routes.py", "gateway/api/versions.py"}

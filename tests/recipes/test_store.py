@@ -15,6 +15,7 @@ PACKAGE = ROOT / "gateway"
 EXAMPLE = Path(__file__).parent / "journal_store.py"
 OWNERS = (
     "gateway/backends.py",
+    "gateway/commands/backup.py",
     "gateway/features/postgres/",
     "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
@@ -122,7 +123,8 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_only_one_module_knows_sqlite() -> None:
-    """Outside its package, SQLite's stores and library are imported in `backends.py`, in the files
+    """Outside its package, SQLite's stores and library are imported in `backends.py`, where its
+    file is copied and put back (other databases have commands of their own for this), in the files
     of records that wait for another store, which are SQLite's whatever that store is, and where the
     sessions of an agent are read that keeps them in a database of its own."""
     importers = {

@@ -12,7 +12,6 @@ from gateway.commands.store import answer, confirmed, kept
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.features.prices.price_list import list_of
-from gateway.stores.sqlite.files import create_private
 from gateway.text.formatting import iso
 from gateway.text.page import rendered
 from gateway.values import Fields
@@ -47,10 +46,11 @@ def _read(file: Path) -> tuple[Fields, bytes]:
 
 
 def _keep(place: str, content: bytes) -> None:
-    part = f"{place}-part"
-    create_private(part)
-    Path(part).write_bytes(content)
-    Path(part).replace(place)
+    part = Path(f"{place}-part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.touch(mode=0o600)
+    part.write_bytes(content)
+    part.replace(place)
 
 
 def _check(models: Mapping[str, Fields]) -> None:
