@@ -328,8 +328,9 @@ async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -
         say(as_line(control))
 
 
-async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _usage(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.attribution import sums_view
+    from gateway.upstream.model_costs import age_note, use_list
 
     groups = await kept(stores.attribution, _NO_SUMS).groups(_chosen(args), args.by)
     if args.csv:
@@ -338,7 +339,9 @@ async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) 
         for group in groups:
             say(as_line({"value": group.value, "sums": sums_view(group.sums)}))
     else:
-        say(rendered(__package__, "usage.txt", {"by": args.by, "groups": groups}).rstrip())
+        use_list(settings.storage.prices_file)
+        values = {"by": args.by, "groups": groups, "note": age_note()}
+        say(rendered(__package__, "usage.txt", values).rstrip())
 
 
 async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from gateway.data_files import read_toml
@@ -126,6 +127,15 @@ def default_list() -> ModelList | None:
     if _IN_USE:
         return _IN_USE[0]
     return use_list()
+
+
+def age_note() -> str:
+    """A sentence for whoever reads dollars, if the list in use is older than 60 days; "" else."""
+    prices = default_list()
+    oldest = str(datetime.now(UTC).date() - timedelta(days=60))
+    if prices is None or prices.about["date"] >= oldest:
+        return ""
+    return f"Dollars at prices of {prices.about['date']}, over 60 days old: gateway prices update."
 
 
 def capabilities(model: str) -> ModelInfo | None:

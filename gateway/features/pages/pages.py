@@ -30,6 +30,7 @@ from gateway.stores.sql.changes import persons_name
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.credentials import SESSION_COOKIE
+from gateway.upstream.model_costs import age_note
 from gateway.values import Fields, Texts, frozen
 from gateway.wire.headers import header
 
@@ -279,6 +280,7 @@ class PageEndpoint:
         store = self._runtime.store_health()
         off = self._runtime.holds.find((STEERING,))
         shared = {"access": access, "path": scope["path"], "store": store, "steering_off": off}
+        shared["old_prices"] = age_note()
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
     async def _note(self, visit: Visit, page: Page) -> None:

@@ -7,18 +7,22 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from gateway.app import build_app
 from gateway.cli import main
 from gateway.config import settings_from_dict
 from gateway.config.storage import StorageSettings
 from gateway.runtime import Runtime
 from gateway.upstream import model_costs
+from steering_gateway_testing import AppServer
 
 NAME = "model_prices_and_context_window.json"
 DAY_S = 86_400
@@ -76,6 +80,25 @@ def test_a_newer_list_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert line in capsys.readouterr().out
     assert main(["audit"]) == 0
     assert "prices update" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(59, False), (61, True)])
+def test_dollars_say_that_their_prices_are_old(
+    days: int, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From 60 days on, with the date, under the sums of commands and on every page."""
+    put({"gpt-4o": model(5e-6)})
+    at = time.time() - days * DAY_S
+    os.utime(NAME, (at, at))
+    assert main(["prices", "update", NAME, "--yes"]) == 0
+    capsys.readouterr()
+    said = f"Dollars at prices of {time.strftime('%Y-%m-%d', time.gmtime(at))}, over 60 days old"
+    assert main(["runs", "usage"]) == 0
+    assert (said in capsys.readouterr().out) is is_said
+    app = build_app(settings_from_dict({"storage": {"path": "gateway.db"}}))
+    with AppServer(app) as server:
+        page = httpx.get(f"{server.url}/dashboard").text
+    assert (said in page) is is_said
 
 
 async def test_a_gateway_reads_it_at_its_start_and_on_reload() -> None:
