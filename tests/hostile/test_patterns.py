@@ -309,6 +309,7 @@ HELD_AT_RUN_TIME |= {"gateway.features.learning.gate.form"}
 HELD_AT_RUN_TIME |= {"gateway.features.history.log_places.matches"}  # anchored, of a file's head
 HELD_AT_RUN_TIME |= {"gateway.features.client_hooks.answer._fits"}  # fixed texts, one by one
 HELD_AT_RUN_TIME |= {"gateway.steering.transcript.client_texts._opening"}  # anchored
+HELD_AT_RUN_TIME |= {"gateway.text.sentences._compared", "gateway.text.sentences.says_the_same"}
 """Functions that compile a pattern of fixed form; it is found in the values that hold it."""
 
 
