@@ -22,10 +22,7 @@ _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
 _TOP_LEVEL_VALUES = frozenset(
     f.name
     for f in dataclasses.fields(Settings)
-    if f.default_factory is dict
-    or f.default == ()
-    or typing.get_origin(f.default_factory) is tuple
-    or f.name == "preset"
+    if f.default_factory is dict or f.default == () or f.name == "preset"
 )
 
 

@@ -1,7 +1,5 @@
 """Settings of the models that the gateway uses itself: embedder and difficulty scorer."""
 
-from dataclasses import field
-
 from gateway.config.values import at_least, finite
 from gateway.core.scoring.scorer import DifficultySettings, ScorerName
 from gateway.values import frozen
@@ -82,7 +80,7 @@ class ScorerSettings:
     # asked
     scorer: ScorerName = "ledger"
     # the model that scorer `judge` asks about each new step; without its score the ledger's is used
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    judge: JudgeSettings = JudgeSettings()
 
     def load(self) -> DifficultySettings:
         """The scorer's settings."""

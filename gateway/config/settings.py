@@ -299,7 +299,7 @@ else:
     _Control = _ADDED.get("control", ControlSettings)
     _Sections = make_dataclass(
         "_Sections",
-        [(key, kind, field(default_factory=kind)) for key, kind in _OF_FEATURES.items()],
+        [(key, kind, kind()) for key, kind in _OF_FEATURES.items()],
         frozen=True,
         slots=True,
         kw_only=True,
@@ -312,40 +312,40 @@ class Settings(_Sections):
 
     preset: PresetName = "default"  # seeds = the published formulas and values (docs/names.md)
     # address, and limits of requests
-    server: ServerSettings = field(default_factory=ServerSettings)
-    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)  # of upstream calls
+    server: ServerSettings = ServerSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()  # of upstream calls
     # serves every model name without an entry in `model_list`
-    default_upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
+    default_upstream: UpstreamSettings = UpstreamSettings()
     model_list: tuple[Deployment, ...] = ()  # what requested model names map to, in LiteLLM's form
     # retries and fallbacks, for failures before the first byte
-    router: RouterSettings = field(default_factory=RouterSettings)
-    logging: LoggingSettings = field(default_factory=LoggingSettings)  # level and form of log lines
-    auth: _Auth = field(default_factory=_Auth)  # keys that requests must send
+    router: RouterSettings = RouterSettings()
+    logging: LoggingSettings = LoggingSettings()  # level and form of log lines
+    auth: _Auth = _Auth()  # keys that requests must send
     # mode, deadlines and memory
-    steering: SteeringSettings = field(default_factory=SteeringSettings)
+    steering: SteeringSettings = SteeringSettings()
     # how requests are grouped into conversations and runs
-    conversations: ConversationSettings = field(default_factory=ConversationSettings)
-    difficulty: ScorerSettings = field(default_factory=ScorerSettings)  # scorer of a step
-    fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows over the scores
+    conversations: ConversationSettings = ConversationSettings()
+    difficulty: ScorerSettings = ScorerSettings()  # scorer of a step
+    fsm: FSMSettings = FSMSettings()  # thresholds and windows over the scores
     # detectors of trouble in a run's steps
-    monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    monitors: MonitorSettings = MonitorSettings()
     # model by difficulty state; a missing state keeps the requested model
     model_routing: Texts = field(default_factory=dict)
     # the same for single requested names; replaces `model_routing`
     model_routing_by_model: Mapping[str, Texts] = field(default_factory=dict)
     # how a model is chosen among these
-    routing: RoutingSettings = field(default_factory=RoutingSettings)
-    etraces: EtraceSettings = field(default_factory=EtraceSettings)  # guidance from patterns
+    routing: RoutingSettings = RoutingSettings()
+    etraces: EtraceSettings = EtraceSettings()  # guidance from patterns
     # what is injected into requests, and where
-    injection: InjectionSettings = field(default_factory=InjectionSettings)
+    injection: InjectionSettings = InjectionSettings()
     # turns text into vectors for the look-ups
-    embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    embedding: EmbeddingSettings = EmbeddingSettings()
     # the running one; at most one
-    experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
-    storage: StorageSettings = field(default_factory=StorageSettings)  # where runs are stored
+    experiment: ExperimentSettings = ExperimentSettings()
+    storage: StorageSettings = StorageSettings()  # where runs are stored
     # stopping and pausing runs
-    control: _Control = field(default_factory=_Control)
-    otel: OtelSettings = field(default_factory=OtelSettings)  # texts in OpenTelemetry's spans
+    control: _Control = _Control()
+    otel: OtelSettings = OtelSettings()  # texts in OpenTelemetry's spans
 
     def __post_init__(self) -> None:
         for check in given("check"):

@@ -5,7 +5,6 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
 from gateway.core.fsm import FSMSettings
@@ -22,11 +21,11 @@ class Policy:
     """The settings that the decisions depend on; an equal policy gives equal decisions in a
     replay. Raises ValueError: unknown run boundary."""
 
-    fsm: FSMSettings = field(default_factory=FSMSettings)  # thresholds and windows of the states
+    fsm: FSMSettings = FSMSettings()  # thresholds and windows of the states
     # which scorer scores a step
-    difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    difficulty: DifficultySettings = DifficultySettings()
     # suite, weights and thresholds of the alarms
-    monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    monitors: MonitorSettings = MonitorSettings()
     # `final_answer` ends a run where an assistant message without a call is followed by a user
     # message; `settled_answer` does so unless that message asks the user something; `never` keeps a
     # conversation in one run. Source of the default: docs/evidence.md

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import field
 from msgspec.structs import replace
 
 from gateway.core.acting import ActionSignal, ActSettings, routing_state
@@ -49,23 +48,23 @@ class SteeringRules(Value):
     """The settings that decide about a call."""
 
     reader: Reader  # reads what the agent and its tools wrote
-    policy: Policy = field(default_factory=Policy)  # what scores a step and fires a monitor
-    routes: Routes = field(default_factory=Routes)  # models of the states
+    policy: Policy = Policy()  # what scores a step and fires a monitor
+    routes: Routes = Routes()  # models of the states
     # how a model is chosen among them
-    routing: RoutingSettings = field(default_factory=RoutingSettings)
-    acting: ActSettings = field(default_factory=ActSettings)  # token budget of a run
+    routing: RoutingSettings = RoutingSettings()
+    acting: ActSettings = ActSettings()  # token budget of a run
     # the strongest act on a failure that is repeated in spite of advice
     on_trouble: ActName = DEFAULT_ACT
-    etraces: EtraceSettings = field(default_factory=EtraceSettings)  # look-ups of patterns
+    etraces: EtraceSettings = EtraceSettings()  # look-ups of patterns
     # where guidance is placed, and how long it stays
-    injection: InjectionSettings = field(default_factory=InjectionSettings)
+    injection: InjectionSettings = InjectionSettings()
     lessons: Lessons | None = None  # what earlier runs taught; None: nothing is given
 
 
 class RunMemory(Value):
     """The part of a run's state that cannot be derived from its transcript."""
 
-    guidance: GuidanceState = field(default_factory=GuidanceState)  # what was injected and when
+    guidance: GuidanceState = GuidanceState()  # what was injected and when
     # the model that the run is on; None while it has the requested one
     pinned_model: ModelPin | None = None
     tokens: int = 0  # input and output of the run's calls so far, as upstreams reported them

@@ -68,7 +68,7 @@ class MonitorSettings:
     diversity_window: int = 5  # suite `reference`: newest calls that `diversity` looks at
     diversity_min_total: int = 8  # suite `reference`: calls before `diversity` says anything
     # what applies to suite `robust` alone
-    robust: RobustSettings = field(default_factory=RobustSettings)
+    robust: RobustSettings = RobustSettings()
 
     def __post_init__(self) -> None:
         if self.suite not in SUITE_NAMES:

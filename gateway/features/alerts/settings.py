@@ -1,7 +1,6 @@
 """Settings of alerts and their receivers."""
 
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gateway.config.values import Secret, above_zero, at_least, http_url
@@ -105,7 +104,7 @@ class AlertSettings:
     NAMES_KEYS: ClassVar = True
     sinks: tuple[AlertSink, ...] = ()  # receivers, in the form above
     # thresholds of what is reported
-    rules: AlertRuleSettings = field(default_factory=AlertRuleSettings)
+    rules: AlertRuleSettings = AlertRuleSettings()
     # the gateway's address for readers of alerts, for links: https://gateway.example.com; None =
     # the one at which an operator who has logged in saw the dashboard last, else that of `server`
     base_url: str | None = None
