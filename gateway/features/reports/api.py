@@ -68,7 +68,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSu
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
-    check, strata and caveats."""
+    check and caveats."""
     wanted = request.params.experiment_id
     return ApiResponse(await experiment_report(request.runtime, wanted, request.tenant))
 

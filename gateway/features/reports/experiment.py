@@ -1,23 +1,22 @@
 """The report of one experiment, from its runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from gateway.features.reports import results
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio, stratified
+from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio
 from gateway.steering.experiments import MODES
 from gateway.stores.severity import WARN_COMPOSITE
 from gateway.stores.totals import ExperimentRun
-from gateway.values import FieldDict, T
+from gateway.values import FieldDict
 
 Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
-Runs = list[ExperimentRun]
 
 
 class RunGroup:
-    """Runs of one arm, of all or of a stratum."""
+    """Runs of one arm."""
 
     def __init__(self, runs: Sequence[ExperimentRun]) -> None:
         self.runs = runs
@@ -48,9 +47,8 @@ def report(
     groups = _by_arm(runs)
     baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
-    strata = _strata(runs)
     comparisons = tuple(
-        _compare(arm, group, baseline, control=groups[baseline], strata=strata)
+        _compare(arm, group, baseline, control=groups[baseline])
         for arm, group in groups.items()
         if baseline is not None and baseline != arm
     )
@@ -73,18 +71,16 @@ def report(
         arms=arms,
         comparisons=comparisons,
         sample_ratio=ratio,
-        strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
         policies=tuple(sorted({run.policy_digest for run in runs})),
         caveats=results.caveats_of(arms, comparisons, ratio, runs=runs, checked=shares is not None),
     )
 
 
-Groups = Mapping[str, RunGroup]
-
-
 def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, RunGroup]:
     """The runs of each arm that has any, in the order of MODES."""
-    found = _grouped(runs, lambda run: run.arm)
+    found: dict[str | None, list[ExperimentRun]] = defaultdict(list)
+    for run in runs:
+        found[run.arm].append(run)
     return {arm: RunGroup(found[arm]) for arm in MODES if arm in found}
 
 
@@ -113,67 +109,16 @@ def _arm(arm: str, group: RunGroup) -> results.Arm:
     )
 
 
-def _compare(
-    arm: str,
-    treated: RunGroup,
-    baseline: str,
-    control: RunGroup,
-    strata: Mapping[str, Groups],
-) -> results.Comparison:
+def _compare(arm: str, treated: RunGroup, baseline: str, control: RunGroup) -> results.Comparison:
     def ratio(kind: Kind) -> AmountRatio | None:
         return amount_ratio(treated.spent(kind), control.spent(kind))
 
-    nobody = RunGroup(())
-    pairs = [
-        (groups.get(arm, nobody).sample, groups.get(baseline, nobody).sample)
-        for groups in strata.values()
-    ]
     return results.Comparison(
         arm=arm,
         baseline=baseline,
         success=newcombe(treated.sample, control.sample),
-        success_stratified=stratified(pairs) if len(pairs) > 1 else None,
         cost_usd=ratio("cost_usd"),
         tokens=ratio("tokens"),
         steps=ratio("steps"),
         others={"duration_s": ratio("duration_s"), "interventions": ratio("interventions")},
-    )
-
-
-def _strata(runs: Sequence[ExperimentRun]) -> dict[str, Groups]:
-    """Runs by profile and arm, so that like is compared with like; the largest profile first."""
-    found = _grouped(runs, lambda run: run.profile)
-    largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
-    return {name: _by_arm(members) for name, members in largest_first}
-
-
-def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], T]) -> dict[T, Runs]:
-    """Groups the runs that are in an arm by `key`."""
-    found: dict[T, Runs] = defaultdict(list)
-    for run in runs:
-        if run.arm is not None:
-            found[key(run)].append(run)
-    return found
-
-
-def _stratum(name: str, groups: Groups, baseline: str | None) -> results.Stratum:
-    control = groups.get(baseline or "", RunGroup(())).sample
-    differences = {
-        arm: newcombe(group.sample, control)
-        for arm, group in groups.items()
-        if baseline not in (None, arm)
-    }
-    return results.Stratum(
-        name=name,
-        arms=tuple(
-            results.StratumArm(
-                arm=arm,
-                runs=len(group.runs),
-                success=rate_of(group.sample),
-                cost_usd=amount_of(group.spent("cost_usd")),
-                estimated_usd=group.estimated("cost_usd"),
-            )
-            for arm, group in groups.items()
-        ),
-        differences={arm: found for arm, found in differences.items() if found is not None},
     )

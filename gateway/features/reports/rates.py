@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gateway.reporting.evidence import Z, wilson
+from gateway.reporting.evidence import wilson
 from gateway.values import frozen
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
@@ -109,31 +109,6 @@ def design_effect(sample: Sample) -> float:
     between = sum((sum(runs) - rate * len(runs)) ** 2 for runs in units.values())
     variance = between * count / (count - 1) / trials**2
     return max(1.0, variance / (rate * (1 - rate) / trials))
-
-
-def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
-    """The difference of two rates within (treated, baseline) strata, combined; None when no stratum
-    has both. Source: Mantel-Haenszel, with the variance of Sato (Biometrics 45, 1989)."""
-    weight = total = spread_p = spread_q = 0.0
-    for treated, baseline in strata:
-        n1 = treated.trials
-        n2 = baseline.trials
-        if not n1 or not n2:
-            continue
-        x1 = treated.successes
-        x2 = baseline.successes
-        n = n1 + n2
-        weight += n1 * n2 / n
-        total += (x1 * n2 - x2 * n1) / n
-        spread_p += (n1 * n1 * x2 - n2 * n2 * x1 + n1 * n2 * (n2 - n1) / 2) / (n * n)
-        spread_q += (x1 * (n2 - x2) + x2 * (n1 - x1)) / (2 * n)
-    if not weight:
-        return None
-    estimate = total / weight
-    half = Z * math.sqrt(max(0.0, estimate * spread_p + spread_q)) / weight
-    return Difference(
-        estimate=estimate, low=max(-1.0, estimate - half), high=min(1.0, estimate + half)
-    )
 
 
 def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:

@@ -52,32 +52,10 @@ class Comparison:
     arm: str  # that is compared
     baseline: str  # that it is compared with
     success: Difference | None  # difference of the rates
-    # the same within strata of similar runs, combined; None with fewer than two
-    success_stratified: Difference | None
     cost_usd: AmountRatio | None  # of a run
     tokens: AmountRatio | None  # of a run
     steps: AmountRatio | None  # of a run
     others: Mapping[str, AmountRatio | None]  # of `duration_s` and of `interventions`
-
-
-@frozen
-class StratumArm:
-    """One arm's runs within a stratum."""
-
-    arm: str  # on, random, shadow or off
-    runs: int  # with and without an outcome
-    success: Rate | None  # over the runs with an outcome; None without any
-    cost_usd: Amount | None  # US dollars of a run
-    estimated_usd: float  # the estimated part of their cost
-
-
-@frozen
-class Stratum:
-    """Similar runs."""
-
-    name: str  # of the monitor profile that they share
-    arms: tuple[StratumArm, ...]  # that have runs in it
-    differences: Mapping[str, Difference]  # of success against the baseline, by arm
 
 
 @frozen
@@ -93,7 +71,6 @@ class ExperimentReport:
     # every other arm with the baseline, and on with random, which shows the effect of timing
     comparisons: tuple[Comparison, ...]
     sample_ratio: SampleRatio | None  # None when no shares are known
-    strata: tuple[Stratum, ...]  # runs of each monitor profile, the largest first
     policies: tuple[str, ...]  # digests of the policies that steered its runs
     caveats: tuple[Caveat, ...]  # reasons for doubt
 
@@ -200,7 +177,6 @@ def effects_of(comparison: Comparison) -> list[Effect]:
     of shares, `change`: a ratio), and the effect."""
     found: list[tuple[str, str, Difference | Ratio | None]] = [
         ("Success", "points", comparison.success),
-        ("Success, like with like", "points", comparison.success_stratified),
     ]
     amounts = {
         "Cost": comparison.cost_usd,

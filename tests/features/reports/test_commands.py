@@ -31,7 +31,7 @@ def test_an_experiment_is_reported(command: Run) -> None:
     ):
         assert part in shown
     assert "\non     12    81.8%  52% to 95%           1  $0.0282   44.8k   6.42\n" in shown
-    assert "\nSuccess                  +24.7   -15.4 to +59.3\n" in shown
+    assert "\nSuccess                 +24.7   -15.4 to +59.3\n" in shown
     told = json.loads(command("report", "routing-2", "--json"))
     assert sum(arm["runs"] for arm in told["arms"]) == told["runs"] == 20
 

@@ -1,4 +1,4 @@
-"""A report: its arms, comparisons, strata, days and caveats."""
+"""A report: its arms, comparisons and caveats."""
 
 from __future__ import annotations
 
@@ -76,30 +76,16 @@ def test_runs_of_unknown_price_have_no_cost() -> None:
 
 
 def test_what_is_estimated_is_said_for_each_arm() -> None:
-    """The estimated part of an arm's runs is summed, in strata too, and there is a caveat."""
+    """The estimated part of an arm's runs is summed, and there is a caveat."""
     part = {"calls": 2, "tokens": 300, "cost_usd": 0.25}
-    guessed = [a_run(n, arm="on", profile="qa", estimated=part) for n in (98, 99)]
+    guessed = [a_run(n, arm="on", estimated=part) for n in (98, 99)]
     found = report("e", [*two_arms(), *guessed], shares=HALVES)
     on, off = found.arms
     assert (on.estimated_calls, on.estimated_tokens, on.estimated_usd) == (4, 600, 0.5)
     assert (off.estimated_calls, off.estimated_tokens, off.estimated_usd) == (0, 0, 0)
-    arms = {(s.name, arm.arm): arm.estimated_usd for s in found.strata for arm in s.arms}
-    assert arms == {("coding", "on"): 0, ("coding", "off"): 0, ("qa", "on"): 0.5}
     (caveat,) = [caveat for caveat in found.caveats if caveat.code == "estimated"]
     assert "(on 4)" in caveat.message
     assert "estimated" not in codes(report("e", two_arms(), shares=HALVES))
-
-
-def test_strata_keep_like_with_like() -> None:
-    """Each stratum has its arms and the difference within; the largest comes first."""
-    runs = [*two_arms(40, profile="coding"), *two_arms(20, profile="qa")]
-    found = report("e", runs)
-    assert [(s.name, sum(a.runs for a in s.arms)) for s in found.strata] == [
-        ("coding", 40),
-        ("qa", 20),
-    ]
-    assert set(found.strata[0].differences) == {"on"}
-    assert found.comparisons[0].success_stratified is not None
 
 
 def test_no_runs_make_a_report_too() -> None:

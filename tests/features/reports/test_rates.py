@@ -15,7 +15,6 @@ from gateway.features.reports.rates import (
     newcombe,
     rate_of,
     sample_ratio,
-    stratified,
 )
 from gateway.reporting.evidence import wilson
 from gateway.steering.experiments import MODES
@@ -85,28 +84,6 @@ def test_units_that_all_came_to_the_same_count_once() -> None:
     assert design_effect(Sample(outcomes=[("a", True), ("a", True), ("b", True)])) == 1.5
     assert design_effect(Sample(outcomes=[("a", True), ("a", False)])) == 2.0
     assert rate_of(Sample(outcomes=[])) is None
-
-
-def test_strata_undo_a_mixture() -> None:
-    """Arms that differ only in how hard their tasks were do not differ within strata."""
-    easy = (a_sample(90, 100), a_sample(270, 300))
-    hard = (a_sample(60, 300), a_sample(20, 100))
-    mixed = newcombe(a_sample(90 + 60, 400), a_sample(270 + 20, 400))
-    found = stratified([easy, hard])
-    assert mixed is not None
-    assert mixed.high < -0.2
-    assert found is not None
-    assert found.estimate == pytest.approx(0.0)
-    assert found.low < 0 < found.high
-
-
-def test_strata_without_a_pair_are_left_out() -> None:
-    """A stratum that one arm never saw compares nothing."""
-    nobody = Sample(outcomes=[])
-    assert stratified([(a_sample(3, 5), nobody)]) is None
-    alone = stratified([(a_sample(3, 5), nobody), (a_sample(8, 10), a_sample(5, 10))])
-    assert alone is not None
-    assert alone.estimate == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
