@@ -101,8 +101,8 @@ def place_of(at: float, axis: Sequence[Span]) -> float:
         return float(slot > 0)
     earlier = axis[slot - 1]
     later = axis[slot]
-    slope = (later[1] - earlier[1]) / (later[0] - earlier[0])
-    return earlier[1] + slope * (at - earlier[0])
+    share = (at - earlier[0]) / (later[0] - earlier[0])
+    return earlier[1] + share * (later[1] - earlier[1])
 
 
 MOST_CELLS = 120

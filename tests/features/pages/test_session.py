@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -104,6 +104,7 @@ def test_a_log_does_not_tell_the_model_from_the_tools() -> None:
         st.tuples(st.floats(0, 1e6), st.floats(0, 1e3), st.sampled_from(("r1", "r2"))), max_size=30
     )
 )
+@example([(0.0, 0.0, "r1"), (5e-324, 0.0, "r1")])  # the smallest float, which nothing divides
 def test_stretches_meet_and_cover_everything_once(drawn: list[tuple[float, float, str]]) -> None:
     """From the first beginning to the last end, without a gap, whatever the times are; and each
     has its place on the axis, in order."""
