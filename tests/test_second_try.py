@@ -80,15 +80,20 @@ def test_a_misleading_text_is_understood_and_names_another_call() -> None:
             assert run.right not in rule.do, text
 
 
+ORDERS = [
+    "Call verify_identity before refund_order.",
+    "Before `refund_order`, always call `verify_identity`.",
+    "First call verify_identity, then refund_order.",
+    "refund_order needs verify_identity first.",
+    "Do not call refund_order until verify_identity worked.",
+    "Never call refund_order without verify_identity.",
+]
+
+
 @pytest.mark.parametrize(
     ("text", "do", "leave", "order"),
     [
-        ("Call verify_identity before refund_order.", "right", "key", True),
-        ("Before `refund_order`, always call `verify_identity`.", "right", "key", True),
-        ("First call verify_identity, then refund_order.", "right", "key", True),
-        ("refund_order needs verify_identity first.", "right", "key", True),
-        ("Do not call refund_order until verify_identity worked.", "right", "key", True),
-        ("Never call refund_order without verify_identity.", "right", "key", True),
+        *((text, "right", "key", True) for text in ORDERS),
         ("Use verify_identity instead of refund_order.", "right", "key", False),
         ("Do not call refund_order.", "", "key", False),
         ("Skip verify_identity.", "", "right", False),

@@ -142,9 +142,14 @@ def _repacked(change: Callable[[Path], object]) -> Callable[[Path], None]:
     return harm
 
 
-def _with_later_change(folder: Path) -> None:
+def _execute(folder: Path, statements: str) -> None:
+    """Change the database of a backup."""
     with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
-        connection.execute("INSERT INTO migrations VALUES ('core_999_later', 1)")
+        connection.execute(statements)
+
+
+def _with_later_change(folder: Path) -> None:
+    _execute(folder, "INSERT INTO migrations VALUES ('core_999_later', 1)")
 
 
 def _damaged(folder: Path) -> None:
@@ -154,32 +159,31 @@ def _damaged(folder: Path) -> None:
 
 
 def _with_a_trigger(folder: Path) -> None:
-    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
-        connection.execute(
-            "CREATE TRIGGER never AFTER INSERT ON run_controls BEGIN DELETE FROM run_controls; END"
-        )
+    _execute(
+        folder,
+        "CREATE TRIGGER never AFTER INSERT ON run_controls BEGIN DELETE FROM run_controls; END",
+    )
 
 
 def _with_a_view(folder: Path) -> None:
-    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
-        connection.execute(
-            "DROP TABLE run_controls;"
-            "CREATE VIEW run_controls AS SELECT '' subject, '' tenant, '' action, '' reason,"
-            "0 at, '' author, '' about WHERE FALSE"
-        )
+    _execute(
+        folder,
+        "DROP TABLE run_controls;"
+        "CREATE VIEW run_controls AS SELECT '' subject, '' tenant, '' action, '' reason,"
+        "0 at, '' author, '' about WHERE FALSE",
+    )
 
 
 def _refusing_keys(folder: Path) -> None:
-    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
-        connection.execute(
-            "DROP TABLE admin_keys;"
-            "CREATE TABLE admin_keys (pid INTEGER PRIMARY KEY, proof TEXT, CHECK (pid < 0))"
-        )
+    _execute(
+        folder,
+        "DROP TABLE admin_keys;"
+        "CREATE TABLE admin_keys (pid INTEGER PRIMARY KEY, proof TEXT, CHECK (pid < 0))",
+    )
 
 
 def _without_keys(folder: Path) -> None:
-    with closing(apsw.Connection(str(folder / "gateway.db"))) as connection:
-        connection.execute("DROP TABLE admin_keys")
+    _execute(folder, "DROP TABLE admin_keys")
 
 
 def _with_links(folder: Path) -> None:

@@ -176,39 +176,72 @@ ONE = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k
 SECTION = ONE % ("", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "instead"),
-    [
-        ("general_settings: {allowed_ips: [10.0.0.1]}", "general_settings.allowed_ips", "firewall"),
-        ("general_settings: {custom_auth: a.b}", "general_settings.custom_auth", "gateway_keys"),
-        ("general_settings: {enable_jwt_auth: true}", "", "auth.gateway_keys"),
-        ("general_settings: {enforce_user_param: true}", "", "nothing here does"),
-        ("general_settings: {max_parallel_requests: 9}", "", "max_concurrent_requests"),
-        ("general_settings: {max_request_size_mb: 9}", "", "server.max_body_mb"),
-        ("general_settings: {reject_clientside_metadata_tags: true}", "", "for their fields"),
-        ("litellm_settings: {max_budget: 9, budget_duration: 1d}", "", "`budgets`"),
-        ("litellm_settings: {default_team_settings: [{team_id: a}]}", "", "auth.rights"),
-        ("litellm_settings: {callbacks: [otel, presidio]}", "", "neither checked nor changed"),
-        ("router_settings: {provider_budget_config: {openai: {}, a: b}}", "", "`budgets`"),
-        ("router_settings: {optional_pre_call_checks: [router_budget_limiting]}", "", "`budgets`"),
-        ("router_settings: {enable_tag_filtering: true}", "", "auth.rights"),
-        ("guardrails: [{guardrail_name: g}]", "guardrails", "neither checked nor changed"),
-        ("policies: {strict: {guardrails: {add: [g]}}}", "policies", "neither checked"),
-        (ONE % (", rpm: 3, tpm: 9", ""), "model_list[0].litellm_params.tpm", "`budgets`"),
-        (ONE % (", max_budget: 3", ""), "model_list[0].litellm_params.max_budget", "`budgets`"),
-        (ONE % ("", ", rpm: 3"), "model_list[0].rpm", "`budgets`"),
-        (ONE % ("", ", model_info: {access_groups: [a]}"), "", "auth.rights"),
-    ],
-)
+CLOSING = {
+    "general_settings.allowed_ips": ("general_settings: {allowed_ips: [10.0.0.1]}", "firewall"),
+    "general_settings.custom_auth": ("general_settings: {custom_auth: a.b}", "gateway_keys"),
+    "general_settings.enable_jwt_auth": (
+        "general_settings: {enable_jwt_auth: true}",
+        "auth.gateway_keys",
+    ),
+    "general_settings.enforce_user_param": (
+        "general_settings: {enforce_user_param: true}",
+        "nothing here does",
+    ),
+    "general_settings.max_parallel_requests": (
+        "general_settings: {max_parallel_requests: 9}",
+        "max_concurrent_requests",
+    ),
+    "general_settings.max_request_size_mb": (
+        "general_settings: {max_request_size_mb: 9}",
+        "server.max_body_mb",
+    ),
+    "general_settings.reject_clientside_metadata_tags": (
+        "general_settings: {reject_clientside_metadata_tags: true}",
+        "for their fields",
+    ),
+    "litellm_settings.max_budget": (
+        "litellm_settings: {max_budget: 9, budget_duration: 1d}",
+        "`budgets`",
+    ),
+    "litellm_settings.default_team_settings": (
+        "litellm_settings: {default_team_settings: [{team_id: a}]}",
+        "auth.rights",
+    ),
+    "litellm_settings.callbacks": (
+        "litellm_settings: {callbacks: [otel, presidio]}",
+        "neither checked nor changed",
+    ),
+    "router_settings.provider_budget_config": (
+        "router_settings: {provider_budget_config: {openai: {}, a: b}}",
+        "`budgets`",
+    ),
+    "router_settings.optional_pre_call_checks": (
+        "router_settings: {optional_pre_call_checks: [router_budget_limiting]}",
+        "`budgets`",
+    ),
+    "router_settings.enable_tag_filtering": (
+        "router_settings: {enable_tag_filtering: true}",
+        "auth.rights",
+    ),
+    "guardrails": ("guardrails: [{guardrail_name: g}]", "neither checked nor changed"),
+    "policies": ("policies: {strict: {guardrails: {add: [g]}}}", "neither checked"),
+    "model_list[0].litellm_params.tpm": (ONE % (", rpm: 3, tpm: 9", ""), "`budgets`"),
+    "model_list[0].litellm_params.max_budget": (ONE % (", max_budget: 3", ""), "`budgets`"),
+    "model_list[0].rpm": (ONE % ("", ", rpm: 3"), "`budgets`"),
+    "model_list[0].model_info.access_groups": (
+        ONE % ("", ", model_info: {access_groups: [a]}"),
+        "auth.rights",
+    ),
+}
+"""By the key that is warned of: a config with it, and what the warning names instead."""
+
+
+@pytest.mark.parametrize("path", CLOSING)
 def test_what_closes_something_there_is_warned_of(
-    text: str,
-    path: str,
-    instead: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each key by its line, with what does it here, and not as a note."""
+    text, instead = CLOSING[path]
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(text if "model_list" in text else SECTION + text)
     assert main(["check-config", "--json"]) == 0

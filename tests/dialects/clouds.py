@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.applications import Starlette
@@ -15,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gateway.dialects.base import Dialect, StreamRead
+from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, messages
 from steering_gateway_testing.aws import (
     EVENT_STREAM,
@@ -33,6 +36,28 @@ CLAUDE = "eu.anthropic.claude-haiku-4-5-20251001-v1:0"
 ON_VERTEX = "claude-haiku-4-5@20251001"
 
 Script = Callable[[ReceivedRequest], Reply]
+
+
+def use_own_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in to Amazon with the key that the hosts know, and with nothing of this machine."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def read_in_parts(dialect: Dialect, stream: bytes, size: int) -> StreamRead:
+    """A stream that arrives in parts of so many bytes: its end is seen with the last of them."""
+    watch = stream_watch(b"", 2**20, dialect.end)
+    for at in range(0, len(stream), size):
+        assert not dialect.read_stream(watch.content, json.loads).ended
+        watch.feed(stream[at : at + size])
+    assert watch.ended
+    read = dialect.read_stream(watch.content, json.loads)
+    assert read.ended
+    return read
 
 
 class Host:

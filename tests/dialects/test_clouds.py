@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from gateway.dialects import BEDROCK, own_answers
-from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from steering_gateway_testing.looping import GUIDANCE, Start, looping_model, states
 from steering_gateway_testing.official import anthropic
@@ -34,14 +33,9 @@ ARN = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/" + CLAUDE
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", clouds.ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", clouds.SECRET)
-    monkeypatch.setenv("AWS_REGION", REGION)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    clouds.use_own_login(monkeypatch)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
     with clouds.running(looping_model(5), BEDROCK_KEY, GOOGLE_TOKEN) as host:
         yield host
 
@@ -159,13 +153,7 @@ def test_the_end_of_frames_is_seen_before_it_is_sent(size: int) -> None:
     no answer."""
     body = {"model": "m", "stream": True}
     stream = BEDROCK.in_envelope(own_answers.messages(body, "message_stop \u00e9" * 9, "1"))
-    watch = stream_watch(b"", 2**20, BEDROCK.end)
-    for at in range(0, len(stream), size):
-        assert not BEDROCK.read_stream(watch.content, json.loads).ended
-        watch.feed(stream[at : at + size])
-    assert watch.ended
-    read = BEDROCK.read_stream(watch.content, json.loads)
-    assert read.ended
+    read = clouds.read_in_parts(BEDROCK, stream, size)
     assert read.completion is not None
     damaged = stream.replace(b"bytes", b"other")
     assert not BEDROCK.read_stream(damaged, json.loads).began

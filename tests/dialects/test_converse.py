@@ -14,7 +14,6 @@ from botocore.exceptions import ClientError, EventStreamError
 from botocore.session import get_session
 
 from gateway.dialects import DIALECTS
-from gateway.wire.response_tee import stream_watch
 from gateway.wire.usage import token_usage
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.looping import GUIDANCE, Start, looping_model, states
@@ -32,12 +31,7 @@ TOOLS = {"tools": [{"toolSpec": {"name": "bash", "description": "run", "inputSch
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", clouds.ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", clouds.SECRET)
-    monkeypatch.setenv("AWS_REGION", REGION)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    clouds.use_own_login(monkeypatch)
     with clouds.running(looping_model(5), BEDROCK_KEY) as host:
         yield host
 
@@ -178,13 +172,7 @@ def test_the_end_of_frames_is_seen_before_it_is_sent(size: int) -> None:
     answer: Any = {"output": {"message": {"content": content}}, "stopReason": "tool_use"}
     answer |= {"usage": usage, "metrics": {"latencyMs": 1}}
     stream = b"".join(converse.frames(answer))
-    watch = stream_watch(b"", 2**20, CONVERSE.end)
-    for at in range(0, len(stream), size):
-        assert not CONVERSE.read_stream(watch.content, json.loads).ended
-        watch.feed(stream[at : at + size])
-    assert watch.ended
-    read = CONVERSE.read_stream(watch.content, json.loads)
-    assert read.ended
+    read = clouds.read_in_parts(CONVERSE, stream, size)
     assert not read.odd
     assert read.completion == CONVERSE.read_answer(answer)
     assert read.completion is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,19 @@ async def trimmed_run(agent: Agent, trim: Trim, turns: int) -> list[Answer]:
     return answers
 
 
+def shortened(test: Callable[..., Any]) -> Callable[..., Any]:
+    """A test for each way to shorten a history, without and with an id of the conversation."""
+    each_way = pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
+    named = pytest.mark.parametrize("headers", by_day(NAMED, 1))
+    marked: Callable[..., Any] = named(each_way(test))
+    return marked
+
+
 def steps(answers: list[Answer]) -> list[str | None]:
     return [answer.gateway("step") for answer in answers]
 
 
-@pytest.mark.parametrize("headers", by_day(NAMED, 1))
-@pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
+@shortened
 async def test_a_shortened_history_is_the_same_run(
     gateway_server: Start,
     upstream: ScriptedUpstream,
@@ -315,8 +322,18 @@ async def test_little_memory_loses_no_step(
         assert answers[-1].gateway("monitors") == alone[-1].gateway("monitors")
 
 
-@pytest.mark.parametrize("headers", by_day(NAMED, 1))
-@pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
+async def alternate(agent: Agent, gateways: Sequence[AppServer], trim: Trim) -> None:
+    """Six turns of one run at the first gateway, and four more at each in turn."""
+    agent.url = gateways[0].base_url
+    answers = await trimmed_run(agent, trim, 6)
+    for turn in range(6, 10):
+        agent.url = gateways[turn % 2].base_url
+        answers += await trimmed_run(agent, trim, 1)
+    assert len({answer.conversation for answer in answers}) == 1
+    assert steps(answers) == [str(number) for number in range(10)]
+
+
+@shortened
 async def test_gateways_alternate_on_a_shortened_history(
     gateway_server: Start,
     upstream: ScriptedUpstream,
@@ -329,13 +346,7 @@ async def test_gateways_alternate_on_a_shortened_history(
     upstream.default = looping()
     settings = {**PLAIN, "storage": {"path": str(tmp_path / "shared.db")}}
     gateways = [gateway_server(settings) for _ in range(2)]
-    agent = Agent(http, gateways[0].base_url, headers=headers)
-    answers = await trimmed_run(agent, trim, 5)
-    for turn in range(5, 9):
-        agent.url = gateways[turn % 2].base_url
-        answers += await trimmed_run(agent, trim, 1)
-    assert len({answer.conversation for answer in answers}) == 1
-    assert steps(answers) == [str(number) for number in range(9)]
+    await alternate(Agent(http, "", headers=headers), gateways, trim)
 
 
 @pytest.mark.parametrize("name", ["the newest", "the newest three", "results cleared"])
@@ -347,14 +358,7 @@ async def test_gateways_alternate_where_ids_tell_nothing(
     name: str,
 ) -> None:
     """The replies alone connect a shortened history to its run, also at another gateway."""
-    trim = TRIMS[name]
     upstream.default = numbering()
     settings = {**PLAIN, "storage": {"path": str(tmp_path / "shared.db")}}
     gateways = [gateway_server(settings) for _ in range(2)]
-    agent = Agent(http, gateways[0].base_url)
-    answers = await trimmed_run(agent, trim, 6)
-    for turn in range(6, 10):
-        agent.url = gateways[turn % 2].base_url
-        answers += await trimmed_run(agent, trim, 1)
-    assert len({answer.conversation for answer in answers}) == 1
-    assert steps(answers) == [str(number) for number in range(10)]
+    await alternate(Agent(http, ""), gateways, TRIMS[name])

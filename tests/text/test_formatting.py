@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from gateway.text import formatting
 
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, formatting.UNKNOWN),
-        (0, "$0"),
-        (0.0000123, "$1.2e-05"),
-        (0.00123, "$0.00123"),
-        (0.25, "$0.25"),
-        (12.5, "$12.50"),
-        (12345.6, "$12,346"),
-        (-0.5, "-$0.5"),
-    ],
-)
-def test_money_keeps_what_tells_something(value: float | None, shown: str) -> None:
-    """An unknown price is a dash, never nothing."""
-    assert formatting.money(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, formatting.UNKNOWN),
-        (0, "0"),
-        (999, "999"),
-        (1234, "1.23k"),
-        (150_000, "150k"),
-        (2.5e6, "2.5M"),
-    ],
-)
-def test_counts_are_short(value: float | None, shown: str) -> None:
-    """Three digits and a unit."""
-    assert formatting.count(value) == shown
+# A price that is unknown is a dash, never nothing.
+MONEY = {
+    None: formatting.UNKNOWN,
+    0: "$0",
+    0.0000123: "$1.2e-05",
+    0.00123: "$0.00123",
+    0.25: "$0.25",
+    12.5: "$12.50",
+    12345.6: "$12,346",
+    -0.5: "-$0.5",
+}
+# Three digits and a unit.
+COUNTS = {
+    None: formatting.UNKNOWN,
+    0: "0",
+    999: "999",
+    1234: "1.23k",
+    150_000: "150k",
+    2.5e6: "2.5M",
+}
+# From milliseconds to days.
+DURATIONS = {
+    None: formatting.UNKNOWN,
+    0.25: "250 ms",
+    3.25: "3.2 s",
+    75: "1 min 15 s",
+    1800: "30 min",
+    7260: "2 h 1 min",
+    200_000: "2 d 7 h",
+}
+SHOWN = ((formatting.money, MONEY), (formatting.count, COUNTS), (formatting.seconds, DURATIONS))
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, formatting.UNKNOWN),
-        (0.25, "250 ms"),
-        (3.25, "3.2 s"),
-        (75, "1 min 15 s"),
-        (1800, "30 min"),
-        (7260, "2 h 1 min"),
-        (200_000, "2 d 7 h"),
-    ],
+    ("show", "value", "shown"), [(show, *case) for show, cases in SHOWN for case in cases.items()]
 )
-def test_durations_have_the_unit_that_suits(value: float | None, shown: str) -> None:
-    """From milliseconds to days."""
-    assert formatting.seconds(value) == shown
+def test_a_number_keeps_what_tells_something(
+    show: Callable[[float | None], str], value: float | None, shown: str
+) -> None:
+    """Money, counts and durations, in the unit that suits."""
+    assert show(value) == shown
 
 
 @pytest.mark.parametrize(

@@ -269,19 +269,20 @@ async def test_a_realtime_session_is_a_call(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "how"),
+    ("line", "how"),
     [
-        ("POST", "/embeddings", "input"),
-        ("POST", "/images/edits", "media"),
-        ("POST", "/embeddings/count_tokens", ""),
-        ("GET", "/realtime", ""),
-        ("POST", f"{BEDROCK}/count-tokens", "free"),
-        ("DELETE", "/files/f", "free"),
-        ("POST", "/v1beta/models/m:generateContent/x", ""),
+        ("POST /embeddings", "input"),
+        ("POST /images/edits", "media"),
+        ("POST /embeddings/count_tokens", ""),
+        ("GET /realtime", ""),
+        (f"POST {BEDROCK}/count-tokens", "free"),
+        ("DELETE /files/f", "free"),
+        ("POST /v1beta/models/m:generateContent/x", ""),
     ],
 )
-def test_a_route_is_in_one_list_or_none(method: str, path: str, how: str) -> None:
+def test_a_route_is_in_one_list_or_none(line: str, how: str) -> None:
     """As a whole, so that no other spelling passes for it."""
+    method, path = line.split(" ", 1)
     assert counted_how(method, path, []) == how
 
 

@@ -93,22 +93,23 @@ def test_every_second_is_in_exactly_one_window(per: str, second: int, part: floa
 
 
 @pytest.mark.parametrize(
-    ("at", "per", "end"),
+    ("per", "interval"),  # from a moment in the window to the window's end
     [
-        ("2024-02-29T23:59:59", "month", "2024-03-01"),
-        ("2023-02-28T00:00:00", "month", "2023-03-01"),
-        ("2023-12-31T12:00:00", "month", "2024-01-01"),
-        ("2024-02-28T12:00:00", "day", "2024-02-29"),
-        ("2024-12-31T12:00:00", "week", "2025-01-06"),  # a Tuesday
-        ("2024-01-01T00:00:00", "week", "2024-01-08"),  # a Monday
-        ("2024-01-07T23:59:59", "week", "2024-01-08"),
-        ("2024-02-29T23:59:59", "1m", "2024-03-01"),
+        ("month", "2024-02-29T23:59:59/2024-03-01"),
+        ("month", "2023-02-28T00:00:00/2023-03-01"),
+        ("month", "2023-12-31T12:00:00/2024-01-01"),
+        ("day", "2024-02-28T12:00:00/2024-02-29"),
+        ("week", "2024-12-31T12:00:00/2025-01-06"),  # a Tuesday
+        ("week", "2024-01-01T00:00:00/2024-01-08"),  # a Monday
+        ("week", "2024-01-07T23:59:59/2024-01-08"),
+        ("1m", "2024-02-29T23:59:59/2024-03-01"),
     ],
 )
-def test_windows_end_with_the_calendar(at: str, per: str, end: str) -> None:
+def test_windows_end_with_the_calendar(per: str, interval: str) -> None:
     """Months of all lengths, weeks from Monday, over the end of a year; UTC."""
-    seconds = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in (at, end)]
-    assert window(per, seconds[0])[1] == seconds[1]
+    moments = [datetime.fromisoformat(text) for text in interval.split("/")]
+    at, end = [moment.replace(tzinfo=UTC).timestamp() for moment in moments]
+    assert window(per, at)[1] == end
 
 
 def test_a_match_names_clients_models_tenants_and_keys() -> None:

@@ -13,6 +13,7 @@ import pytest
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 
 Start = Callable[..., AppServer]
+KIND = "Explore"
 PROMPT = "Count the files of this folder, and say how many there are."
 OTHER = "Find every caller of the parser, and list each with its line."
 CAP = {"name": "helpers", "match": {"sub_agent": True}, "limits": {"calls": 3}}
@@ -39,11 +40,15 @@ class Client:
     main: Mapping[str, str]
     sub: Mapping[str, str]
     start: ToolCall
-    kind: str
 
     @property
     def model(self) -> str:
         return "claude-haiku-4-5" if self.dialect == "messages" else "gpt-4o-mini"
+
+
+def explorer(tool: str) -> ToolCall:
+    """A call of this tool, which starts a sub-agent by its prompt and kind."""
+    return ToolCall(tool, {"prompt": PROMPT, "subagent_type": KIND})
 
 
 CLIENTS = {
@@ -51,8 +56,7 @@ CLIENTS = {
         dialect="messages",
         main=CLAUDE,
         sub=CLAUDE | {"x-claude-code-agent-id": "a1"},
-        start=ToolCall("Agent", {"prompt": PROMPT, "subagent_type": "Explore"}),
-        kind="Explore",
+        start=explorer("Agent"),
     ),
     "claude code, hints": Client(
         dialect="messages",
@@ -60,18 +64,16 @@ CLIENTS = {
         sub=CLAUDE
         | {
             "x-claude-code-agent-id": "a1",
-            "x-claude-code-agent-type": "Explore",
+            "x-claude-code-agent-type": KIND,
             "x-claude-code-request-class": "subagent",
         },
         start=ToolCall("Agent", {"prompt": "none of its words"}),
-        kind="Explore",
     ),
     "claude code, older": Client(
         dialect="messages",
         main=CLAUDE,
         sub=CLAUDE,
-        start=ToolCall("Task", {"prompt": PROMPT, "subagent_type": "Explore"}),
-        kind="Explore",
+        start=explorer("Task"),
     ),
     "codex": Client(
         dialect="responses",
@@ -79,24 +81,21 @@ CLIENTS = {
         sub=_codex("t1", agent_name="/root/count", parent_thread_id="s1") | SPAWNED,
         start=ToolCall(
             "spawn_agent",
-            {"message": "(encrypted text)", "task_name": "count", "agent_type": "Explore"},
+            {"message": "(encrypted text)", "task_name": "count", "agent_type": KIND},
         ),
-        kind="Explore",
     ),
     "opencode": Client(
         dialect="chat",
         main=OPENCODE | {"x-session-id": "s1", "x-session-affinity": "s1"},
         sub=OPENCODE
         | {"x-session-id": "t1", "x-session-affinity": "t1", "x-parent-session-id": "s1"},
-        start=ToolCall("task", {"prompt": PROMPT, "subagent_type": "Explore"}),
-        kind="Explore",
+        start=explorer("task"),
     ),
     "qwen code": Client(
         dialect="chat",
         main=QWEN,
         sub=QWEN,
-        start=ToolCall("agent", {"prompt": PROMPT, "subagent_type": "Explore"}),
-        kind="Explore",
+        start=explorer("agent"),
     ),
 }
 
@@ -237,7 +236,7 @@ def test_a_sub_agent_ends_with_a_report_and_its_parent_goes_on(
     index = server.app.runtime.services.index
     found = index.get(helper_id(helper))
     assert found is not None
-    assert found.sub_agent.kind == CLIENTS[name].kind
+    assert found.sub_agent.kind == KIND
     main = index.get(helper_id(parent))
     assert main is not None
     assert not main.sub_agent.id

@@ -174,25 +174,38 @@ def test_a_cut_file_of_a_session_is_written_again(
         assert json.loads(file.read_bytes())["step"] == since + 1
 
 
+def held_by(folder: Path, entry: str, command: str) -> bool:
+    """True if a list with this one entry asks before the command."""
+    config = folder / "own.yaml"
+    config.write_text(f"client_hooks: {{ask: ['{entry}']}}")
+    return bool(decided(config, "Bash", command=command))
+
+
 @pytest.mark.parametrize(
-    ("entry", "command", "held"),
+    ("entry", "command"),
     [
-        ("git push*", "git push origin main", True),
-        ("git*", "git status", True),
-        ("*push", "git push", True),
-        ("git **push", "git -C . push", True),
-        ("rm -rf /*", "rm -rf /home", True),
-        ("*", "ls", True),
-        ("curl*sh", "curl a.example | shasum", False),
-        ("*push", "git pushed", False),
-        ("make*", "cmake", False),
+        ("git push*", "git push origin main"),
+        ("git*", "git status"),
+        ("*push", "git push"),
+        ("git **push", "git -C . push"),
+        ("rm -rf /*", "rm -rf /home"),
+        ("*", "ls"),
     ],
 )
-def test_a_star_stands_for_anything(tmp_path: Path, entry: str, command: str, held: bool) -> None:
+def test_a_star_stands_for_anything(tmp_path: Path, entry: str, command: str) -> None:
     """Also at the ends of an entry, where it may stand for nothing."""
-    config = tmp_path / "own.yaml"
-    config.write_text(f"client_hooks: {{ask: ['{entry}']}}")
-    assert bool(decided(config, "Bash", command=command)) is held
+    assert held_by(tmp_path, entry, command)
+
+
+@pytest.mark.parametrize(
+    ("entry", "command"),
+    [("curl*sh", "curl a.example | shasum"), ("*push", "git pushed"), ("make*", "cmake")],
+)
+def test_what_stands_beside_a_star_is_a_whole_word(
+    tmp_path: Path, entry: str, command: str
+) -> None:
+    """Neither a longer one, nor the end of one."""
+    assert not held_by(tmp_path, entry, command)
 
 
 def test_each_config_has_its_own_list(tmp_path: Path) -> None:

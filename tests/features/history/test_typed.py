@@ -332,22 +332,23 @@ def test_what_is_known_in_english_alone_is_said(
     assert ("Most of what was typed is not English." in printed(capsys)) is noted
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "shared"),
-    [
-        ("always open draft PRs", "never open draft PRs", "draft, open, pr"),
-        ("please open draft PRs", "don't open a draft PR", "draft, open, pr"),
-        ("run the tests before you commit", "run tests after commit", "commit, run, test"),
-        ("use pnpm for the builds", "use npm for builds!", "build, use"),
-        ("use port 3000 for dev", "use port 4000 for dev", "dev, port, use"),
-        ("indent with tabs", "indent with spaces", "indent"),
-    ],
-)
+CONTRADICTIONS = {
+    "never": ("always open draft PRs", "never open draft PRs", "draft, open, pr"),
+    "a denial": ("please open draft PRs", "don't open a draft PR", "draft, open, pr"),
+    "an order": ("run the tests before you commit", "run tests after commit", "commit, run, test"),
+    "another name": ("use pnpm for the builds", "use npm for builds!", "build, use"),
+    "another number": ("use port 3000 for dev", "use port 4000 for dev", "dev, port, use"),
+    "an opposite": ("indent with tabs", "indent with spaces", "indent"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_sentences_that_contradict_each_other_stand_together(
-    one: str, two: str, shared: str, home: Path, capsys: Capture
+    kind: str, home: Path, capsys: Capture
 ) -> None:
     """The same words but for a denial, an opposite, another number or name: both with their dates,
     the newest last, on the first screen too; nothing is decided."""
+    one, two, shared = CONTRADICTIONS[kind]
     sessions(home, one, two)
     for verb in ([], ["typed"]):
         out = printed(capsys, *verb)

@@ -135,21 +135,31 @@ def test_a_value_of_one_task_is_refused(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "own", "name"),
+    ("said", "own"),
     [
-        ("Run `pytest` with `--maxfail`, `DJANGO_SETTINGS_MODULE` and `e2e`.", "e2e", ""),
-        ("Run `report` with `--chemo`.", "archemo, chemotherapy", "--chemo"),
-        ("Call `get_johnson` before `get_order`.", "{'name': 'get_johnson'}", ""),
-        ("Call `get_johnson` before `get_order`.", "{'name': 'get_orders'}", "get_johnson"),
-        ("Call `seat` with `vegan` as `meal`.", "'meal': {'enum': ['vegan']}", ""),
-        ("Call `seat` with `vegan` as `meal`.", "'meal': {'enum': ['none']}", "vegan"),
-        ("Call `d\u0435lete` first.", "d\u0435lete", "d\u0435lete"),
-        ("Greet Johnson.", "", ""),
+        ("Run `pytest` with `--maxfail`, `DJANGO_SETTINGS_MODULE` and `e2e`.", "e2e"),
+        ("Call `get_johnson` before `get_order`.", "{'name': 'get_johnson'}"),
+        ("Call `seat` with `vegan` as `meal`.", "'meal': {'enum': ['vegan']}"),
+        ("Greet Johnson.", ""),
     ],
 )
-def test_names_that_a_run_can_know(said: str, own: str, name: str) -> None:
+def test_names_that_a_run_can_know(said: str, own: str) -> None:
     """Of its own request, such as the enum of a tool, or made of words that belong to no task."""
-    assert strange(said, own) == name
+    assert strange(said, own) == ""
+
+
+STRANGE = {
+    "--chemo": ("Run `report` with `--chemo`.", "archemo, chemotherapy"),
+    "get_johnson": ("Call `get_johnson` before `get_order`.", "{'name': 'get_orders'}"),
+    "vegan": ("Call `seat` with `vegan` as `meal`.", "'meal': {'enum': ['none']}"),
+    "d\u0435lete": ("Call `d\u0435lete` first.", "d\u0435lete"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_name_that_a_run_cannot_know_is_found(name: str) -> None:
+    """A part of a word, another tool or value, and a letter that looks like another."""
+    assert strange(*STRANGE[name]) == name
 
 
 def test_approval_allows_no_credential_and_no_frame() -> None:

@@ -8,39 +8,47 @@ from gateway.features.learning.verdicts import implicit
 from gateway.steering.evidence.results import EMPTY, REFUSED, says_no
 from tests.features.learning.runs import read, shell
 
+SAYING: dict[str | None, list[tuple[str, str]]] = {
+    EMPTY: [
+        ("search_flights", "[]"),
+        ("findOrder", '{"results": [], "total": 0}'),
+        ("orders.list", '{"data": {"orders": []}}'),
+        ("get_customer", "No customer found with this phone number"),
+        ("get_customer", '{"found": false}'),
+    ],
+    REFUSED: [
+        ("cancel_order", "This order cannot be cancelled."),
+        ("refund", "Refund denied: it was bought 60 days ago."),
+        ("refund", '{"eligible": false, "reason": "age"}'),
+        ("refund", '{"status": "declined"}'),
+        ("issue_voucher", '{"issued": false, "reason": "V-3"}'),
+        ("close_pot", '{"status": "blocked"}'),
+        ("press", "not pressed: it is under another"),
+        ("$larch", "larch: fatal: table is behind"),
+    ],
+    None: [
+        ("block_card", '{"status": "blocked"}'),
+        ("update_user", '{"enabled": false}'),
+        ("$larch", "2 steps applied, none failed"),
+        # An answer, a status or a policy that was asked for, and what a shell does not print.
+        ("search_flights", '[{"id": 1}]'),
+        ("get_order", '{"id": 3, "items": [], "notes": ""}'),
+        ("get_order", '{"paid": false, "items": []}'),
+        ("get_policy", "Economy tickets cannot be changed."),
+        ("get_order", '{"status": "rejected"}'),
+        ("send_mail", "[]"),
+        ("refund", '{"status": "approved"}'),
+        ("write_note", "He could not come. " * 30),
+        ("search", ""),
+        ("$grep", "[]"),
+        ("search", "{" * 200),
+    ],
+}
+
 
 @pytest.mark.parametrize(
     ("tool", "answer", "kind"),
-    [
-        ("search_flights", "[]", EMPTY),
-        ("findOrder", '{"results": [], "total": 0}', EMPTY),
-        ("orders.list", '{"data": {"orders": []}}', EMPTY),
-        ("get_customer", "No customer found with this phone number", EMPTY),
-        ("get_customer", '{"found": false}', EMPTY),
-        ("cancel_order", "This order cannot be cancelled.", REFUSED),
-        ("refund", "Refund denied: it was bought 60 days ago.", REFUSED),
-        ("refund", '{"eligible": false, "reason": "age"}', REFUSED),
-        ("refund", '{"status": "declined"}', REFUSED),
-        ("issue_voucher", '{"issued": false, "reason": "V-3"}', REFUSED),
-        ("close_pot", '{"status": "blocked"}', REFUSED),
-        ("press", "not pressed: it is under another", REFUSED),
-        ("$larch", "larch: fatal: table is behind", REFUSED),
-        ("block_card", '{"status": "blocked"}', None),
-        ("update_user", '{"enabled": false}', None),
-        ("$larch", "2 steps applied, none failed", None),
-        # An answer, a status or a policy that was asked for, and what a shell does not print.
-        ("search_flights", '[{"id": 1}]', None),
-        ("get_order", '{"id": 3, "items": [], "notes": ""}', None),
-        ("get_order", '{"paid": false, "items": []}', None),
-        ("get_policy", "Economy tickets cannot be changed.", None),
-        ("get_order", '{"status": "rejected"}', None),
-        ("send_mail", "[]", None),
-        ("refund", '{"status": "approved"}', None),
-        ("write_note", "He could not come. " * 30, None),
-        ("search", "", None),
-        ("$grep", "[]", None),
-        ("search", "{" * 200, None),
-    ],
+    [(*case, kind) for kind, cases in SAYING.items() for case in cases],
 )
 def test_which_answers_say_no(tool: str, answer: str, kind: str | None) -> None:
     """Look-ups that find nothing, actions that are turned down; nothing else."""

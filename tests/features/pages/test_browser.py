@@ -10,7 +10,9 @@ heading, no skipped heading level, no positive tabindex, and text with the contr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -95,6 +97,19 @@ async def open_live(tab: Tab, url: str) -> None:
     await tab.until("document.querySelector('#live').dataset.state === 'on'")
 
 
+@contextlib.asynccontextmanager
+async def a_followed_run(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> AsyncIterator[tuple[AppServer, LoopingAgent]]:
+    """A run of three steps in progress; the tab shows its page, which is renewed by itself."""
+    server = start()
+    with client_of(server) as client:
+        agent = await looping_agent(client, upstream, 3)
+        await open_live(tab, f"{server.url}/dashboard/runs/{agent.run_id}")
+        yield server, agent
+    await quiet(tab, server)
+
+
 async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
     """A run appears by itself, and its steps count up while it is in progress."""
     server = start()
@@ -117,10 +132,7 @@ async def test_a_run_page_follows_its_run(
     start: Start, upstream: ScriptedUpstream, tab: Tab
 ) -> None:
     """Chart and transcript grow with the run; what was opened stays open."""
-    server = start()
-    with client_of(server) as client:
-        agent = await looping_agent(client, upstream, 3)
-        await open_live(tab, f"{server.url}/dashboard/runs/{agent.run_id}")
+    async with a_followed_run(start, upstream, tab) as (_, agent):
         await tab.js("document.querySelector('.about').open = true")
         assert await tab.js("document.querySelectorAll('article.step').length") == 3
         await steps_of(agent, 2)
@@ -131,7 +143,6 @@ async def test_a_run_page_follows_its_run(
         assert await tab.js("document.querySelector('.about').open") is True
         order = "[...document.querySelectorAll('article.step')].map(a => +a.dataset.step)"
         assert await tab.js(order) == [0, 1, 2, 3, 4]
-    await quiet(tab, server)
 
 
 async def steps_on_the_page(tab: Tab) -> list[list[Any]]:
@@ -228,11 +239,9 @@ async def test_a_page_that_is_renewed_keeps_focus_and_choice(
     start: Start, upstream: ScriptedUpstream, tab: Tab
 ) -> None:
     """While a run goes on, its page and the list are renewed under the hands of the reader."""
-    server = start()
-    with client_of(server) as client:
-        agent = await looping_agent(client, upstream, 3)
-        first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
-        await open_live(tab, f"{server.url}/dashboard/runs/{agent.run_id}")
+    async with a_followed_run(start, upstream, tab) as (server, agent):
+        with client_of(server) as client:
+            first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
         await tab.js("document.querySelector('#step-slider').focus()")
         await tab.key("ArrowRight")
         await tab.until(f"{_READOUT}.startsWith('Step {first} ')")
@@ -246,7 +255,6 @@ async def test_a_page_that_is_renewed_keeps_focus_and_choice(
         await steps_of(agent, 1)
         await tab.until(f"document.querySelector('tr[data-run]').dataset.key !== '{before}'")
         assert await tab.js("document.activeElement.closest('tr').dataset.run") == agent.run_id
-    await quiet(tab, server)
 
 
 async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
@@ -570,6 +578,20 @@ async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
     assert '"pale"' in found
 
 
+async def looks_at(tab: Tab, page: Path) -> AsyncIterator[str]:
+    """The name of each look at a file in which the tab now shows it: wide and narrow, light and
+    dark. It fits the window in all of them."""
+    for width, dark in itertools.product((1440, 390), (False, True)):
+        await tab.look(width=width, dark=dark)
+        await tab.open(page.as_uri())
+        over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+        assert over <= 0, width
+        look = f"{page.stem}-{width}-{'dark' if dark else 'light'}"
+        if SHOTS:
+            await tab.picture(Path(SHOTS) / f"{look}.png")
+        yield look
+
+
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_a_replay_page_fits_its_window_and_loads_nothing(
     tab: Tab, tmp_path: Path, every: int
@@ -580,15 +602,8 @@ async def test_a_replay_page_fits_its_window_and_loads_nothing(
     longest_first = sorted(gzip.decompress(sample.read_bytes()).splitlines(), key=len, reverse=True)
     runs.write_bytes(b"\n".join(longest_first[::every]))
     assert replay_page.write_page([runs], Work(policy=ReplayPolicy()), page) == 0
-    for width in (1440, 390):
-        for dark in (False, True):
-            await tab.look(width=width, dark=dark)
-            await tab.open(page.as_uri())
-            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
-            assert over <= 0, width
-            if SHOTS:
-                kind = "dark" if dark else "light"
-                await tab.picture(Path(SHOTS) / f"replay-{width}-{kind}.png")
+    async for _ in looks_at(tab, page):
+        pass
     assert await tab.js("document.querySelectorAll('.replay-run path.curve').length") > 0
     radius = "getComputedStyle(document.querySelector('.card')).borderRadius"
     assert await tab.js(radius) == "8px"
@@ -630,18 +645,10 @@ async def test_a_page_of_a_history_fits_its_window_and_loads_nothing(
     """The page of `gateway history --html`, wide and narrow, light and dark, and printed."""
     write_all([looping(), smooth()], tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    page = tmp_path / "page.html"
+    page = tmp_path / "history.html"
     assert main(["history", "--html", str(page), "--with-words"]) == 0
-    for width in (1440, 390):
-        for dark in (False, True):
-            await tab.look(width=width, dark=dark)
-            await tab.open(page.as_uri())
-            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
-            assert over <= 0, width
-            assert await tab.js(AUDIT) == []
-            if SHOTS:
-                kind = "dark" if dark else "light"
-                await tab.picture(Path(SHOTS) / f"history-{width}-{kind}.png")
+    async for look in looks_at(tab, page):
+        assert await tab.js(AUDIT) == [], look
     await tab.send("Emulation.setEmulatedMedia", media="print")
     assert await tab.js("getComputedStyle(document.querySelector('.top')).display") == "none"
     assert await tab.js("getComputedStyle(document.documentElement).colorScheme") == "light"

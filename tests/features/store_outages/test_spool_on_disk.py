@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,14 @@ async def test_what_is_taken_over_is_removed_from_its_file(folder: Path) -> None
     assert await taken(Disk(folder)) == [one_run(3)]
 
 
+async def logged_while_nothing_is_taken(disk: Disk) -> Sequence[Mapping[str, Any]]:
+    """The lines of the log from two attempts to take over what others left; both find nothing."""
+    with structlog.testing.capture_logs() as logs:
+        assert await taken(disk) == []
+        assert await taken(disk) == []
+    return logs
+
+
 def overwrite(path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
 
@@ -194,10 +202,7 @@ async def test_a_damaged_file_is_named_and_kept(folder: Path, harm: Callable[[Pa
     """Under another name; it is said once."""
     path = await left(folder, one_run(1), one_run(2))
     harm(path)
-    disk = Disk(folder)
-    with structlog.testing.capture_logs() as logs:
-        assert await taken(disk) == []
-        assert await taken(disk) == []
+    logs = await logged_while_nothing_is_taken(Disk(folder))
     assert [line["event"] for line in logs] == [
         "a file of records that wait cannot be read, and is kept"
     ]
@@ -212,10 +217,7 @@ async def test_a_file_of_another_version_is_left_to_others(folder: Path) -> None
     with apsw.Connection(str(path)) as connection:
         connection.pragma("user_version", 7)
     connection.close()
-    disk = Disk(folder)
-    with structlog.testing.capture_logs() as logs:
-        assert await taken(disk) == []
-        assert await taken(disk) == []
+    logs = await logged_while_nothing_is_taken(Disk(folder))
     assert [line["event"] for line in logs] == [
         "records that wait are left to a gateway of another version"
     ]

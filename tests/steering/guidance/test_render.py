@@ -169,22 +169,20 @@ def test_stripping_takes_out_exactly_the_block(texts: list[str], before: str, af
     assert without_guidance(block) == ""
 
 
+FAMILIES = {
+    "claude-haiku": ["anthropic/claude-3-5-haiku-20241022"],
+    "claude-opus": ["claude-opus-4-1"],
+    "claude-sonnet": ["bedrock/us.anthropic.claude-sonnet-4-20250514-v1:0", "claude-2.1"],
+    "gpt": ["gpt-4o-mini", "openai/gpt-5"],
+    "o-series": ["o3-mini", "azure/o1"],
+    "gemini": ["gemini/gemini-2.5-pro"],
+    "other": ["qwen2.5-coder", "solo1", ""],
+}
+
+
 @pytest.mark.parametrize(
     ("model", "family"),
-    [
-        ("anthropic/claude-3-5-haiku-20241022", "claude-haiku"),
-        ("claude-opus-4-1", "claude-opus"),
-        ("bedrock/us.anthropic.claude-sonnet-4-20250514-v1:0", "claude-sonnet"),
-        ("claude-2.1", "claude-sonnet"),
-        ("gpt-4o-mini", "gpt"),
-        ("openai/gpt-5", "gpt"),
-        ("o3-mini", "o-series"),
-        ("azure/o1", "o-series"),
-        ("gemini/gemini-2.5-pro", "gemini"),
-        ("qwen2.5-coder", "other"),
-        ("solo1", "other"),
-        ("", "other"),
-    ],
+    [(model, family) for family, models in FAMILIES.items() for model in models],
 )
 def test_model_names_have_a_family(model: str, family: str) -> None:
     """Prefixes, versions and dates do not hide it."""

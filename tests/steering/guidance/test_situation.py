@@ -247,16 +247,23 @@ def shell(command: str, result: str) -> Step:
     return planting.step("bash", {"command": command}, result)
 
 
+MISSING = {
+    "command_missing": {
+        "/usr/bin/foo x": "bash: /usr/bin/foo: No such file or directory",
+        "npx tsc": "env: 'node': No such file or directory",
+        "rg x src": "sh: 1: rg: not found",
+    },
+    "path_missing": {
+        "./run.sh": "bash: ./run.sh: No such file or directory",
+        "cat a.txt": "cat: a.txt: No such file or directory",
+    },
+    "directory_missing": {"cd app && ls": "bash: line 1: cd: app: No such file or directory"},
+}
+
+
 @pytest.mark.parametrize(
     ("command", "result", "cause"),
-    [
-        ("/usr/bin/foo x", "bash: /usr/bin/foo: No such file or directory", "command_missing"),
-        ("npx tsc", "env: 'node': No such file or directory", "command_missing"),
-        ("rg x src", "sh: 1: rg: not found", "command_missing"),
-        ("./run.sh", "bash: ./run.sh: No such file or directory", "path_missing"),
-        ("cat a.txt", "cat: a.txt: No such file or directory", "path_missing"),
-        ("cd app && ls", "bash: line 1: cd: app: No such file or directory", "directory_missing"),
-    ],
+    [(*case, cause) for cause, cases in MISSING.items() for case in cases.items()],
 )
 def test_a_program_a_file_and_a_directory_are_told_apart(
     command: str, result: str, cause: str

@@ -128,27 +128,21 @@ def test_one_question_in_other_forms_is_a_loop(form: str) -> None:
     assert alarms(REWORDED[form])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "SELECT a, b FROM t",
-        "x = load(path)\nprint(x)",
-        "{ user(id: 5) { name } }",
-        "a = 1 AND b = 2",
-    ],
-)
-def test_queries_and_programs_are_formal(text: str) -> None:
-    """Signs or the words of SQL tell."""
-    assert is_formal(text)
+FORMAL = [
+    "SELECT a, b FROM t",
+    "x = load(path)\nprint(x)",
+    "{ user(id: 5) { name } }",
+    "a = 1 AND b = 2",
+]
+PROSE = ["largest tidal range in europe", "select a hotel in the centre", "who was he (the king)?"]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["largest tidal range in europe", "select a hotel in the centre", "who was he (the king)?"],
+    ("text", "formal"), [*((text, True) for text in FORMAL), *((text, False) for text in PROSE)]
 )
-def test_prose_is_not_formal(text: str) -> None:
-    """A search in words may be put into any others."""
-    assert not is_formal(text)
+def test_queries_and_programs_are_formal_and_prose_is_not(text: str, *, formal: bool) -> None:
+    """Signs or the words of SQL tell; a search in words may be put into any others."""
+    assert is_formal(text) is formal
 
 
 def test_a_question_is_like_one_that_asks_for_more() -> None:

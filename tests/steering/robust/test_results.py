@@ -24,17 +24,24 @@ _IDS = {
 _lines = st.lists(st.sampled_from(_WORDS), min_size=2, max_size=30)
 
 
+PENDING = {
+    True: [
+        ("deploy", "Still creating the volume"),
+        ("get_pod", "web-0 ContainerCreating"),
+        ("job", "state: still_in_progress"),
+    ],
+    False: [
+        ("describe", "Uses autoscaling"),
+        ("ask_user", "Manual scaling, in the pending release"),
+        ("dialog", "User has answered: manual scaling"),
+        ("deploy", "The user denied the call: it is still running"),
+    ],
+}
+
+
 @pytest.mark.parametrize(
     ("tool", "result", "pending"),
-    [
-        ("deploy", "Still creating the volume", True),
-        ("get_pod", "web-0 ContainerCreating", True),
-        ("job", "state: still_in_progress", True),
-        ("describe", "Uses autoscaling", False),
-        ("ask_user", "Manual scaling, in the pending release", False),
-        ("dialog", "User has answered: manual scaling", False),
-        ("deploy", "The user denied the call: it is still running", False),
-    ],
+    [(*case, pending) for pending, cases in PENDING.items() for case in cases],
 )
 def test_a_job_is_waited_for_and_a_persons_answer_is_none(
     tool: str, result: str, *, pending: bool
