@@ -16,6 +16,7 @@ from gateway.core.edits import Edit
 from gateway.steering.identity import MatchKind
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.model_costs import lost_usd
+from gateway.upstream.tokens import tokens_of
 from gateway.values import FieldDict
 from gateway.wire.usage import LEAST, SHARE, Loss, TokenUsage
 
@@ -97,7 +98,9 @@ class SentPrompts:
             lost = 0  # nobody says how much
         usd = 0.0
         if info := call.services.catalogue.info(now.model):
-            usd = lost_usd(lost, info.rates, written=bool(now.tokens.cache_write))
+            counts = tokens_of(upstream.usage or {})
+            hour = counts["cache_write_1h"]
+            usd = lost_usd(lost, info.rates, written=counts["cache_write"], written_1h=hour)
         return Loss(cause=cause, tokens=lost, usd=usd)
 
     def _keep(self, name: str, sent: _Sent) -> None:

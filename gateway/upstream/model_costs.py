@@ -13,6 +13,9 @@ from gateway.values import Fields, Texts, frozen
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
 _RATES = read_toml(__package__, "rates.toml")
+# Times the input's rate, where a list has a rate for shorter writes alone. Source: Anthropic's
+# documentation, "Prompt caching".
+_HOUR = 2.0
 
 
 def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
@@ -23,18 +26,22 @@ def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
     def rate(kind: str) -> float:
         if kind in rates:
             return rates[kind]
+        if kind == "cache_write_1h" and "cache_write" in rates:
+            return _HOUR * rates["input"]
         return rate(_RATES["charged_as"][kind])
 
     return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-def lost_usd(tokens: int, rates: Rates, *, written: bool) -> float:
+def lost_usd(tokens: int, rates: Rates, *, written: int, written_1h: int) -> float:
     """US dollars that input tokens cost beyond what reading them from the provider's cache costs; 0
-    without rates. `written`: they were written into the cache again."""
-    paid = rates.get("input", 0.0)
-    if written:
-        paid = rates.get("cache_write", paid)
-    return max(0.0, tokens * (paid - rates.get("cache_read", paid)))
+    without rates. `written`, `written_1h`: tokens of the call that it wrote into the cache, for
+    minutes and for an hour. In a prompt these come in the order hour, minutes, neither."""
+    hour = min(tokens, written_1h)
+    minutes = min(tokens - hour, written)
+    again = {"cache_write_1h": hour, "cache_write": minutes, "input": tokens - hour - minutes}
+    paid = charge(again, rates) or 0.0
+    return max(0.0, paid - (charge({"cache_read": tokens}, rates) or 0.0))
 
 
 RATE_KEYS: Texts = _RATES["keys"]

@@ -79,6 +79,30 @@ def test_what_was_paid_again_has_its_cause(
     assert ("Paid again" in page) == bool(cause)
 
 
+def test_what_is_written_for_an_hour_is_lost_at_its_own_price(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """Twice the price of input, less that of a read."""
+    with client_of(start()) as client:
+        for messages, cached in ((4, PROMPT), (6, 0)):
+            body = body_of(messages, model="claude-sonnet-4-5")
+            body |= {"max_tokens": 10, "system": f"{cached} of it"}
+            body["messages"] = body["messages"][1:]
+            body.pop("tools")
+            usage: dict[str, Any] = {
+                "input_tokens": 0,
+                "cache_read_input_tokens": cached,
+                "output_tokens": 1,
+            }
+            usage["cache_creation_input_tokens"] = PROMPT - cached
+            usage["cache_creation"] = {"ephemeral_1h_input_tokens": PROMPT - cached}
+            upstream.default = Reply("ok", extra={"usage": usage})
+            headers = {"x-conversation-id": "one", "x-api-key": "k"}
+            client.post("/v1/messages", json=body, headers=headers).raise_for_status()
+        health = client.get("/api/health-summary").json()
+    assert health["lost_usd"]["system prompt"] == pytest.approx(PROMPT * 3e-6 * 1.9)
+
+
 def test_a_prompt_that_begins_otherwise_at_every_call_is_reported_once(
     start: Start, upstream: ScriptedUpstream, receiver: Receiver
 ) -> None:

@@ -53,6 +53,7 @@ class CallCost(Struct, frozen=True, array_like=True):
     tokens: Tokens  # by kind, each counted once
     usd: float | None  # US dollars; None without a known price
     tools: int  # how many tools it calls
+    written_1h: int = 0  # tokens of those written into the cache that it keeps for an hour
 
 
 class StepLoss(Loss):
@@ -92,7 +93,8 @@ def _price(call: CallCost, tokens: int) -> float:
     model = capabilities(call.model)
     if model is None:
         return 0.0
-    return lost_usd(tokens, model.rates, written=call.tokens.cache_write >= call.tokens.input)
+    written = call.tokens.cache_write - call.written_1h
+    return lost_usd(tokens, model.rates, written=written, written_1h=call.written_1h)
 
 
 def always_changes(calls: Sequence[CallCost], found: Sequence[StepLoss]) -> bool:

@@ -209,6 +209,7 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
         tokens=grouped(tokens),
         usd=usd,
         tools=tools,
+        written_1h=tokens["cache_write_1h"],
     )
 
 
@@ -237,7 +238,8 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
 
 
 _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
-_NAMED = re.compile(r"\d.*`[^`]+`|`[^`]+`.*\d", re.DOTALL)  # a count and an object
+_OBJECT = re.compile(r"`[^`]+`")
+_COUNT = re.compile(r"\d")
 _STEPS = re.compile(r", steps \d+ to \d+")
 _GOES_ON = 0.5  # probability that a message accepts the work, or is another task: no reason
 
@@ -246,7 +248,7 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
     """The alarms that name an object and a count, then the acts of the person with their reason,
     each step once."""
     for alarm in alarms:
-        if _NAMED.search(alarm.evidence):
+        if is_named(alarm.evidence):
             what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
             yield Place(step=alarm.step, what=what, alarmed=True)
     steps = {-1}
@@ -257,6 +259,12 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
         if said and turn.step not in steps:
             steps.add(turn.step)
             yield Place(step=turn.step, what=f'{_ACTS[turn.kind]}: "{said}"')
+
+
+def is_named(text: str) -> bool:
+    """True if a text names an object, in backquotes, and beside it a count."""
+    rest, objects = _OBJECT.subn(" ", text)
+    return objects > 0 and _COUNT.search(rest) is not None
 
 
 def _reason(turn: HumanTurn, later: Sequence[HumanTurn]) -> str:

@@ -173,13 +173,13 @@ class Session(FileFacts, kw_only=True):
             position = len(self.messages) - back
             self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))
 
-    def interrupted(self, at: float | None) -> None:
-        """Note an interruption, which a log may repeat: for each call that it stopped, or as an
-        event and as a message."""
+    def interrupted(self, at: float | None, *, back: int = 0) -> None:
+        """Note an interruption, which a log may repeat: for each call that it stopped, as an event
+        and as a message, or after the call that the person rejected to stop the agent."""
         answer = max((call.position for call in self.calls[-1:]), default=-1)
         last = self.human[-1:]
-        if not any(turn.kind == "interrupt" and turn.position > answer for turn in last):
-            self.did("interrupt", "", at)
+        if not any(turn.kind != "message" and turn.position > answer for turn in last):
+            self.did("interrupt", "", at, back=back)
 
     def name_calls(self) -> None:
         """Give each answer without an id of its own one that is made of its time and content, so

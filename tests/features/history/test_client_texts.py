@@ -122,7 +122,7 @@ def test_an_accepted_plan_is_no_rejection(tmp_path: Path) -> None:
         (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines[:kept])))
         (session,) = sessions(tmp_path)
         acts = [turn.kind for turn in session.human]
-        assert acts == (["message"] if kept == 5 else ["message", "reject", "interrupt"])
+        assert acts == (["message"] if kept == 5 else ["message", "reject"])
 
 
 def opencode(folder: Path, *parts: dict[str, Any]) -> list[str]:

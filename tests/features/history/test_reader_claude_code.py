@@ -38,6 +38,7 @@ def independent(path: Path, side: bool) -> Counter[str]:
     counts: Counter[str] = Counter()
     typed: list[str] = []
     sent: list[str] = []
+    rejected = False  # the newest act, since the newest answer
     decoder = json.JSONDecoder()
     for text in path.read_text("utf-8", "replace").splitlines():
         try:
@@ -59,16 +60,20 @@ def independent(path: Path, side: bool) -> Counter[str]:
         content: Any = message.get("content") or []
         content = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if entry["type"] == "assistant":
+            rejected = False
             usage[message["id"]] = message["usage"]
             counts["calls"] += sum(part["type"] == "tool_use" for part in content)
         elif not (side or entry.get("isMeta") or entry.get("isCompactSummary")):
             said = [part["text"].strip() for part in content if part["type"] == "text"]
             if any(each.startswith("[Request interrupted") for each in said):
-                counts["interrupts"] += 1
+                counts["interrupts"] += not rejected
             elif any(not each.startswith(("<command-name>", "<local-", "<task-")) for each in said):
                 counts["said"] += 1
+                rejected = False
             results = [part for part in content if part["type"] == "tool_result"]
-            counts["rejects"] += sum(str(part["content"]).startswith(REFUSED) for part in results)
+            refused = sum(str(part["content"]).startswith(REFUSED) for part in results)
+            counts["rejects"] += refused
+            rejected = rejected or refused > 0
     counts["said"] += 0 if side else len(sent)
     counts["steps"] = len(usage)
     kinds = ("input_tokens", "output_tokens", "cache_creation_input_tokens")

@@ -122,7 +122,8 @@ def count_copilot(lines: Lines) -> Counter[str]:
         steps=sum(not line["data"].get("chunkIndex") for line in lines if is_answer(line)),
         calls=sum(len(line["data"].get("toolRequests", ())) for line in lines),
         said=kinds["user.message"] - str(lines).count("'content': '[[ ## "),  # of a program
-        interrupts=kinds["abort"],
+        # a rejection without words is followed by one
+        interrupts=kinds["abort"] - str(lines).count("The user rejected this tool call.'"),
         rejects=str(lines).count("'code': 'rejected'"),
         tokens=sum(m["usage"]["inputTokens"] + m["usage"]["outputTokens"] for m in models),
     )

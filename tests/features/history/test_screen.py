@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ import pytest
 
 from gateway.cli import main
 from gateway.features.history.prompt_cache import COMPACTION, MODEL, PAUSE, PREFIX
+from gateway.features.history.reading import is_named
 from gateway.features.history.screen import text_of
 from gateway.features.history.summary import SessionSums, Summary, largest
-from steering_gateway_testing.claude_code_sessions import Log, smooth, write_all
+from steering_gateway_testing.claude_code_sessions import (
+    INTERRUPTED,
+    REJECTED,
+    Log,
+    smooth,
+    write_all,
+)
+from steering_gateway_testing.growth import exceeds_linear
 
 Capture = pytest.CaptureFixture[str]
+SIZES = [3_000, 12_000, 48_000]
 REVIEW = "Look at the changes of pull request {} and list what is wrong with them."
 
 
@@ -129,11 +139,34 @@ def test_what_the_cache_lost_is_named_with_its_cause(
     (lost,) = session["paid_again"]
     assert (lost["step"], lost["cause"]) == (2, cause)
     assert lost["tokens"] == 40_010
-    price = {MODEL: 5e-6}.get(
-        cause, 3e-6
-    )  # dollars per token of input; a write costs 1.25, a read .1
-    assert lost["usd"] == pytest.approx(40_010 * price * 1.15, rel=1e-6)
+    # dollars per token of input; a write costs 1.25, a read .1
+    price = {MODEL: 5e-6}.get(cause, 3e-6)
+    assert lost["usd"] == pytest.approx((40_000 * 1.15 + 10 * 0.9) * price, rel=1e-6)
     assert f" in 1 call {cause}" in screen(capsys)
+
+
+def test_what_was_written_for_an_hour_was_lost_at_its_own_price(
+    home: Path, capsys: Capture
+) -> None:
+    """Twice the price of input, less that of a read; in the cost of the session, too."""
+    log = Log(1).user("Make the tests pass.")
+    cached(log, 0, 50_000)
+    cached(log, 0, 50_000)
+    for line in log.lines:
+        if usage := line["message"].get("usage"):
+            usage["cache_creation"] = {
+                "ephemeral_5m_input_tokens": 10_000,
+                "ephemeral_1h_input_tokens": 40_000,
+            }
+    write_all([log], home)
+    (session,) = readings(capsys)
+    (lost,) = session["paid_again"]
+    assert lost["tokens"] == 50_010
+    usd = 3e-6 * (40_000 * 1.9 + 10_000 * 1.15 + 10 * 0.9)
+    assert lost["usd"] == pytest.approx(usd, rel=1e-6)
+    each = 3e-6 * (10 + 40_000 * 2 + 10_000 * 1.25) + 100 * 15e-6
+    assert session["usd"] == pytest.approx(2 * each, rel=1e-6)
+    assert f"${usd:.3f} more than from the cache" in screen(capsys)
 
 
 def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) -> None:
@@ -152,6 +185,46 @@ def test_a_prompt_that_changes_at_every_call_is_named(home: Path, capsys: Captur
         cached(log, 0, 30_000)
     write_all([log], home)
     assert "In 1 session of claude-code hardly a call could use what" in screen(capsys)
+
+
+def test_a_rejection_and_the_line_that_marks_it_are_one_stop(home: Path, capsys: Capture) -> None:
+    """Claude Code writes the line after a call that the person rejected; the sum, the list, `show`
+    and `--json` count the rejection alone. Words of a rejection are no message of their own. An
+    interruption of the next answer is another stop."""
+    log = Log(1).user("Delete the old carts.")
+    log.answer("", ("Bash", {"command": "rm -r carts"}))
+    log.result(REJECTED, error=True).user("[Request interrupted by user for tool use]")
+    log.user("Not those, the empty ones.").bash("ls", "one").user(INTERRUPTED).user("Go on.")
+    log.answer("", ("Bash", {"command": "rm one"}))
+    said = "To tell you how to proceed, the user said:\nkeep the first one"
+    log.result(REJECTED + said, error=True).user(INTERRUPTED)
+    log.answer("It is kept.")
+    write_all([log], home)
+    (session,) = readings(capsys)
+    found = (session["interrupts"], session["rejects"], session["said"])
+    assert found == (1, 2, 3)
+    out = screen(capsys)
+    assert "You interrupted 1 time and rejected 2 calls in 3 messages." in out
+    assert 'you rejected: "keep the first one"' in out
+    shown = screen(capsys, "show", log.id)
+    acts = [shown.count(f"you {what}") for what in ("interrupted", "rejected", "said")]
+    assert acts == [1, 2, 3]
+
+
+def test_an_alarm_that_names_an_object_and_a_count_is_found_in_one_pass() -> None:
+    """Also in a long text, where each begins something that never ends."""
+    assert is_named("`pytest` failed 3 times")
+    assert is_named("3 times: `pytest`")
+    assert not is_named("`pytest 3` failed")
+    assert not is_named("3 times: pytest")
+    assert not is_named("3 times: ``")
+    for piece in ("1", "`", "1`", "`a", "1`\n", "``1"):
+        found = exceeds_linear(
+            lambda text: partial(is_named, text), lambda size, each=piece: each * size, SIZES
+        )
+        assert found == "", piece
+    assert is_named("1`" * 100_000)
+    assert not is_named("1" * 200_000 + "`")
 
 
 def test_an_alarm_of_a_session_is_no_number_of_sessions() -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.features.prices.price_list import LIST_NAME, PriceList
 from gateway.upstream import model_costs as models
-from gateway.upstream.model_costs import RATE_KEYS, ModelInfo, ModelList
-from gateway.upstream.tokens import estimated_usage
+from gateway.upstream.model_costs import RATE_KEYS, ModelInfo, ModelList, charge, lost_usd
+from gateway.upstream.tokens import estimated_usage, tokens_of
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},
@@ -237,6 +237,32 @@ def test_without_a_cache_rate_cached_tokens_cost_the_normal_rate(some: PriceList
     """A missing rate never makes tokens free."""
     usage = {"prompt_tokens": 10, "completion_tokens": 0, "cache_read_input_tokens": 5}
     assert cost(some, "plain", usage) == pytest.approx(10e-06)
+
+
+def test_a_write_for_an_hour_costs_twice_the_input_where_the_list_has_no_rate_for_it() -> None:
+    """Where it has a rate for shorter writes; else a write is input like any other."""
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 1000,
+        "cache_creation": {"ephemeral_1h_input_tokens": 600},
+    }
+    rates = {"input": 4.0, "output": 20.0}
+    assert charge(tokens_of(usage), rates) == 4000.0
+    assert charge(tokens_of(usage), rates | {"cache_write": 5.0}) == 400 * 5.0 + 600 * 8.0
+    listed = rates | {"cache_write": 5.0, "cache_write_1h": 7.0}
+    assert charge(tokens_of(usage), listed) == 400 * 5.0 + 600 * 7.0
+
+
+def test_what_was_lost_is_charged_as_it_was_paid_again() -> None:
+    """Written for an hour, written for minutes, and not written, in this order; less a read."""
+    rates = {"input": 4.0, "output": 20.0, "cache_read": 0.4, "cache_write": 5.0}
+    assert lost_usd(100, rates, written=30, written_1h=50) == pytest.approx(
+        50 * 8.0 + 30 * 5.0 + 20 * 4.0 - 100 * 0.4
+    )
+    assert lost_usd(40, rates, written=30, written_1h=50) == pytest.approx(40 * (8.0 - 0.4))
+    assert lost_usd(40, {}, written=30, written_1h=50) == 0.0
 
 
 @pytest.mark.parametrize("model", ["unknown", "drawing", "vertex-one"])

@@ -209,7 +209,7 @@ class _Thread:
                 turn for turn in session.human if turn.kind == "message" or turn.position <= answer
             ]
         if any(is_interruption(text_at(part, "text")) for part in texts):
-            session.did("interrupt", "", at, back=1)
+            session.interrupted(at, back=1)
         elif text := _words(texts):
             self._sent = [each for each in self._sent if _words([{"text": each[0]}]) != text]
             session.did("message", text, at, back=1)

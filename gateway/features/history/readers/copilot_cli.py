@@ -91,7 +91,7 @@ class _Events:
     def _of_session(self, session: Session, kind: str, data: Fields, at: float | None) -> bool:
         main = self._main
         if kind == "abort" and data.get("reason") in _BY_PERSON:
-            main.did("interrupt", "", at)
+            main.interrupted(at)
         elif kind == "subagent.started":
             session.order = Order(kind=text_at(data, "agentName"))
         elif kind == "session.compaction_complete" and data.get("success") is not False:
