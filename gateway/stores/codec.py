@@ -10,8 +10,16 @@ from typing import Any, get_type_hints
 import msgspec
 import orjson
 
-from gateway.stores import records
 from gateway.stores.learning import READER, TITLE, DecisionRow
+from gateway.stores.records import (
+    CallRow,
+    ConversationRecord,
+    InjectionRow,
+    RunUpdate,
+    StepContent,
+    StepReadings,
+    StepRow,
+)
 from gateway.stores.totals import (
     HAND_OVER,
     ExperimentRun,
@@ -49,9 +57,9 @@ _COUNTERS = (
 )
 _ASKED_STORED = "at_risk"  # the name of `asked` in the column, which earlier versions read, too
 
-CONVERSATION_COLUMNS = names(records.ConversationRecord)
+CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
-UPDATE_COLUMNS = (*names(records.RunUpdate, "id", "tags"), "tags")
+UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
 RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped", "read_title"), "tags")
 # The newest call, which a budget may have refused, and the hold on the run or on what is above it:
 # a conversation's is not for runs that had ended before.
@@ -84,9 +92,9 @@ STEP_COLUMNS = (*_STEP_VALUES, "readings", "call", "content")
 # The columns of a step that its scores give.
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
 # The first three are stored if any field is known, the others where they are not empty.
-_READINGS = records.StepReadings.__struct_fields__
+_READINGS = StepReadings.__struct_fields__
 _FOUND = _READINGS[3:]
-INJECTION_COLUMNS = names(records.InjectionRow, "run_id")
+INJECTION_COLUMNS = names(InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
 _NO_RISK = -1.0
@@ -94,11 +102,11 @@ _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
 _step = attrgetter(*_STEP_VALUES)
 _update = attrgetter(*UPDATE_COLUMNS[:-1])
-injection_row: Callable[[records.InjectionRow], tuple[Any, ...]] = attrgetter(*INJECTION_COLUMNS)
+injection_row: Callable[[InjectionRow], tuple[Any, ...]] = attrgetter(*INJECTION_COLUMNS)
 decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
 
 
-def update_row(run: records.RunUpdate) -> tuple[Any, ...]:
+def update_row(run: RunUpdate) -> tuple[Any, ...]:
     """To UPDATE_COLUMNS."""
     return (*_update(run), tags_json(run.tags))
 
@@ -110,11 +118,11 @@ def tags_json(tags: Texts) -> str:
     return "{}"
 
 
-def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
+def conversation_of(row: Sequence[Any]) -> ConversationRecord:
     """From CONVERSATION_COLUMNS."""
     values = by_name(CONVERSATION_COLUMNS, row)
     values["has_tools"] = bool(values["has_tools"])
-    return records.ConversationRecord(**values)
+    return ConversationRecord(**values)
 
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
@@ -182,7 +190,7 @@ def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
     return ExperimentRun(*values)
 
 
-def step_row(step: records.StepRow) -> tuple[Any, ...]:
+def step_row(step: StepRow) -> tuple[Any, ...]:
     """To STEP_COLUMNS."""
     readings = None
     found = {name: value for name in _FOUND if (value := getattr(step, name))}
@@ -196,20 +204,20 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
     return (*_step(step), readings, call, content_json(step.content))
 
 
-def score_row(step: records.StepRow) -> tuple[Any, ...]:
+def score_row(step: StepRow) -> tuple[Any, ...]:
     """To SCORE_COLUMNS."""
     row = by_name(STEP_COLUMNS, step_row(step))
     return tuple([row[name] for name in SCORE_COLUMNS])
 
 
-def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
+def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
     """From STEP_COLUMNS."""
     *values, readings, call, content = row
     if readings is None:
-        read = records.StepReadings()
+        read = StepReadings()
     else:
-        read = _read(readings, records.StepReadings)
-    return records.StepRow(
+        read = _read(readings, StepReadings)
+    return StepRow(
         run_id=run_id,
         **dict(zip(STEP_COLUMNS, values, strict=False)),
         **{name: getattr(read, name) for name in _READINGS},
@@ -218,35 +226,35 @@ def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
     )
 
 
-def call_json(call: records.CallRow) -> str:
+def call_json(call: CallRow) -> str:
     """To the `call` column."""
     return _json(msgspec.structs.asdict(call))
 
 
-def content_json(content: records.StepContent | None) -> str | None:
+def content_json(content: StepContent | None) -> str | None:
     """To the `content` column."""
     if content is None:
         return None
     return _json(content)
 
 
-def call_of(text: str) -> records.CallRow:
+def call_of(text: str) -> CallRow:
     """From the `call` column."""
-    return _read(text, records.CallRow)
+    return _read(text, CallRow)
 
 
-def injection_of(run_id: str, row: Sequence[Any]) -> records.InjectionRow:
+def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
     """From INJECTION_COLUMNS."""
     values = by_name(INJECTION_COLUMNS, row)
     values["applied"] = bool(values["applied"])
-    return records.InjectionRow(run_id=run_id, **values)
+    return InjectionRow(run_id=run_id, **values)
 
 
-def content_of(text: str | None) -> records.StepContent | None:
+def content_of(text: str | None) -> StepContent | None:
     """From the `content` column."""
     if text is None:
         return None
-    return _read(text, records.StepContent)
+    return _read(text, StepContent)
 
 
 def _read(text: str, kind: type[T]) -> T:

@@ -13,7 +13,6 @@ from gateway.config.control import Ending
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.errors import BudgetExceeded, UpstreamFailure
 from gateway.exchange import Exchange
-from gateway.features.budgets import which_apply as which
 from gateway.features.budgets.accounts import (
     Account,
     Claim,
@@ -35,6 +34,16 @@ from gateway.features.budgets.texts import (
     unpriced_error,
     used_up,
 )
+from gateway.features.budgets.which_apply import (
+    BUDGET_HEADER,
+    Applied,
+    BudgetStatus,
+    advice_of,
+    applying,
+    fallback_model,
+    standing,
+    steers,
+)
 from gateway.observability.logging import get_logger
 from gateway.upstream.tokens import body_tokens
 from gateway.values import FieldDict, Fields
@@ -50,7 +59,7 @@ _WAIT_STEP_S = 0.1
 class OverBudget(Refused):
     """The refusal of a budget, with its use."""
 
-    def __init__(self, error: BudgetExceeded, ending: Ending, standing: which.BudgetStatus) -> None:
+    def __init__(self, error: BudgetExceeded, ending: Ending, standing: BudgetStatus) -> None:
         super().__init__(error, ending)
         self.standing = standing
 
@@ -59,8 +68,8 @@ class Admission(Struct, kw_only=True):
     """A call that may be sent, with what it has reserved."""
 
     subject: CallSubject  # owner of the call
-    applied: tuple[which.Applied, ...]  # the budgets that it counts on
-    standings: tuple[which.BudgetStatus, ...]  # use of these budgets when the call came
+    applied: tuple[Applied, ...]  # the budgets that it counts on
+    standings: tuple[BudgetStatus, ...]  # use of these budgets when the call came
     estimate: Estimate  # what was reserved
     held: list[Held] = []  # the claims; a fallback adds one
     # by budget, why it would have refused the call if it were in force
@@ -73,7 +82,7 @@ class Admission(Struct, kw_only=True):
         refused = tuple(self.would_stop)
         unpriced = self.estimate.unpriced
         if shown := budget_header(self.standings, refused, stored=stored, unpriced=unpriced):
-            exchange.response.headers.append((which.BUDGET_HEADER.encode(), shown.encode()))
+            exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
             exchange.notes["budget"] = shown
 
 
@@ -87,7 +96,7 @@ class BudgetGuard:
     estimator: Estimator  # learns what calls use
     cost: Cost  # US dollars by model and usage; None for a model without a price
     # gets each budget that a call counts on, before and after the call
-    reached: Callable[[which.BudgetStatus, CallSubject], None]
+    reached: Callable[[BudgetStatus, CallSubject], None]
     # gets the name of a budget that refuses a call
     stopped: Callable[[str], None] = lambda _: None
     # budgets of gateway keys, by tenant and name of the key
@@ -99,12 +108,12 @@ class BudgetGuard:
         them."""
         now = time.time()
         budgets = self._budgets(subject)
-        steer = any(which.steers(budget) for budget in budgets)
+        steer = any(steers(budget) for budget in budgets)
         if steer:
-            applied = which.applying(budgets, subject, now)
+            applied = applying(budgets, subject, now)
         else:
             applied = ()
-        if not any(which.steers(each.budget) for each in applied):
+        if not any(steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self.ledger.look([each.wanted for each in applied])
         estimate = self._estimate(subject.model, subject.root, body)
@@ -113,14 +122,14 @@ class BudgetGuard:
         else:
             usual = estimate.amounts
         found = [
-            which.standing(a, account, now, usual=usual)
+            standing(a, account, now, usual=usual)
             for a, account in zip(applied, accounts, strict=True)
         ]
-        advice = which.advice_of(found)
+        advice = advice_of(found)
         if not advice.cheaper:
             claim = self._claim(applied, estimate, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
-            advice = structs.replace(advice, cheaper=which.fallback_model(applied, refused))
+            advice = structs.replace(advice, cheaper=fallback_model(applied, refused))
         return advice
 
     async def admit(
@@ -130,7 +139,7 @@ class BudgetGuard:
         False: nothing is refused, and what would have been is noted. Raises: Refused; nothing is
         reserved."""
         now = time.time()
-        applied = which.applying(self._budgets(subject), subject, now)
+        applied = applying(self._budgets(subject), subject, now)
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
@@ -142,7 +151,7 @@ class BudgetGuard:
             self._check_unpriced(applied, model, binding=binding)
         held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
-        standings = tuple(which.standing(each, account, now) for each, account in pairs)
+        standings = tuple(standing(each, account, now) for each, account in pairs)
         found = {each.account.key: each for each in standings}
         refused = bool(held.outcome.refusals and binding and held.claim.binding)
         for refusal in held.outcome.refusals if refused else ():
@@ -215,7 +224,7 @@ class BudgetGuard:
         return LeftOpen(guard=self, claims=tuple(held), exchange=exchange)
 
     async def _reserve(
-        self, applied: Sequence[which.Applied], estimate: Estimate, *, binding: bool
+        self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool
     ) -> Held:
         """The reservation, or its refusal. While only what is reserved for other calls is in the
         way, they are waited for as long as some end; after that the call is let through, except by
@@ -292,7 +301,7 @@ class BudgetGuard:
         )
         now = time.time()
         for each, account in zip(admission.applied, accounts, strict=True):
-            self.reached(which.standing(each, account, now), admission.subject)
+            self.reached(standing(each, account, now), admission.subject)
 
     async def settle_held(
         self, held: Sequence[Held], actual: Amounts | None, *, unpriced: bool, estimated: bool
@@ -347,9 +356,7 @@ class BudgetGuard:
             usd = used.of("tokens") * control.unpriced_usd_per_million / 1e6
         return replace(used, usd=usd)
 
-    def _check_unpriced(
-        self, applied: Sequence[which.Applied], model: str, *, binding: bool
-    ) -> None:
+    def _check_unpriced(self, applied: Sequence[Applied], model: str, *, binding: bool) -> None:
         """Log once for each model how budgets in dollars count it. Raises: Refused, where
         `control.unpriced` lets no such model be called."""
         counting = [each for each in applied if each.budget.limits.usd is not None]
@@ -365,9 +372,7 @@ class BudgetGuard:
                 counted_as=self.control.unpriced_price,
             )
 
-    def _claim(
-        self, applied: Sequence[which.Applied], estimate: Estimate, *, binding: bool
-    ) -> Claim:
+    def _claim(self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool) -> Claim:
         now = time.time()
         return Claim(
             id=secrets.token_hex(8),
@@ -379,13 +384,13 @@ class BudgetGuard:
         )
 
 
-def _refused(error: BudgetExceeded, by: which.Applied) -> OverBudget:
+def _refused(error: BudgetExceeded, by: Applied) -> OverBudget:
     """The refusal of a call that a budget cannot count, whatever is left of it."""
     now = time.time()
-    return OverBudget(error, by.budget.stop_with, which.standing(by, opened(by.wanted, now), now))
+    return OverBudget(error, by.budget.stop_with, standing(by, opened(by.wanted, now), now))
 
 
-def _asking(standings: Sequence[which.BudgetStatus], asked: set[str]) -> which.BudgetStatus | None:
+def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus | None:
     """The first budget of a call that asks a person, and has not yet done so for this call."""
     found = (each for each in standings if each.applied.budget.name not in asked)
     return next((each for each in found if each.step("ask") is not None), None)

@@ -12,9 +12,16 @@ from cachetools import FIFOCache
 from msgspec import json, structs
 
 from gateway.budget_interface import Amounts
-from gateway.features.budgets import accounts as values
+from gateway.features.budgets.accounts import (
+    Account,
+    AccountKey,
+    BudgetStore,
+    Change,
+    Lease,
+    Stored,
+)
 from gateway.stores.protocols import StoreBusy
-from gateway.stores.sql import engine as db
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, excluded, row_of
 from gateway.values import FieldDict, by_name
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
@@ -27,8 +34,8 @@ _SAVED = ("budget", "subject", *_PLAIN, *_AMOUNTS, *_ESTIMATED, *_STORED)
 _MOST_KNOWN = 20_000  # the accounts last used; one costs about 1 kB
 _AT_ONCE = 32  # rows of one statement
 _TRIES = 100
-_LEASES = json.Decoder(dict[str, values.Lease])
-_FIND = f"SELECT {db.columns(_SAVED)} FROM budget_accounts"
+_LEASES = json.Decoder(dict[str, Lease])
+_FIND = f"SELECT {columns(_SAVED)} FROM budget_accounts"
 _LIST = f"""
 {_FIND}
 WHERE (CAST(:budget AS TEXT) IS NULL OR budget = :budget)
@@ -41,17 +48,15 @@ RETURNING TRUE
 """
 
 
-class SQLBudgetStore(values.BudgetStore):
+class SQLBudgetStore(BudgetStore):
     """`BudgetStore` over an engine."""
 
-    def __init__(self, engine: db.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         # As they were last seen: if nobody else has changed them, one statement suffices.
-        self._known: FIFOCache[values.AccountKey, values.Stored] = FIFOCache(_MOST_KNOWN)
+        self._known: FIFOCache[AccountKey, Stored] = FIFOCache(_MOST_KNOWN)
 
-    async def change(
-        self, changes: Mapping[values.AccountKey, values.Change]
-    ) -> Mapping[values.AccountKey, values.Stored]:
+    async def change(self, changes: Mapping[AccountKey, Change]) -> Mapping[AccountKey, Stored]:
         left = list(changes)
         done = {}
         for _ in range(_TRIES):
@@ -60,7 +65,7 @@ class SQLBudgetStore(values.BudgetStore):
                 made = {key: changes[key](self._known.get(key)) for key in keys}
                 made = {key: structs.replace(s, version=s.version + 1) for key, s in made.items()}
                 for budget, subject in await self._engine.write(_save(len(keys)), **_rows(made)):
-                    key = values.AccountKey(budget=budget, subject=subject)
+                    key = AccountKey(budget=budget, subject=subject)
                     self._known[key] = done[key] = made[key]
             left = [key for key in left if key not in done]
             if not left:
@@ -71,16 +76,16 @@ class SQLBudgetStore(values.BudgetStore):
             self._known.update(found)
         raise StoreBusy("other gateways changed the budget each time")
 
-    def signed(self, account: values.Account) -> values.Account:
+    def signed(self, account: Account) -> Account:
         return replace(account, mac=_mac(account, self._engine.secret), forged=False)
 
-    async def accounts(self, keys: Sequence[values.AccountKey]) -> tuple[values.Account, ...]:
+    async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
         found = await self._engine.view(partial(_read_all, tuple(keys), self._engine.secret))
         return tuple([found[key].seen() for key in keys if key in found])
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
-    ) -> tuple[values.Account, ...]:
+    ) -> tuple[Account, ...]:
         rows = await self._engine.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
         return tuple([_stored(row, self._engine.secret).seen() for row in rows])
 
@@ -91,15 +96,15 @@ class SQLBudgetStore(values.BudgetStore):
 @lru_cache(maxsize=_AT_ONCE)
 def _save(rows: int) -> str:
     """The statement that writes so many accounts; it returns the keys of those that it wrote."""
-    lines = [db.columns([f"{name}_{n}" for name in _SAVED], ":") for n in range(rows)]
+    lines = [columns([f"{name}_{n}" for name in _SAVED], ":") for n in range(rows)]
     return f"""
-INSERT INTO budget_accounts ({db.columns(_SAVED)}) VALUES ({"), (".join(lines)})
-ON CONFLICT (budget, subject) DO UPDATE SET {db.excluded(_SAVED[2:])}
+INSERT INTO budget_accounts ({columns(_SAVED)}) VALUES ({"), (".join(lines)})
+ON CONFLICT (budget, subject) DO UPDATE SET {excluded(_SAVED[2:])}
 WHERE budget_accounts.version = excluded.version - 1 RETURNING budget, subject
 """
 
 
-def _rows(made: Mapping[values.AccountKey, values.Stored]) -> FieldDict:
+def _rows(made: Mapping[AccountKey, Stored]) -> FieldDict:
     # In one order everywhere, so that two never wait for each other.
     ordered = sorted(made.items(), key=lambda item: (item[0].budget, item[0].subject))
     found: FieldDict = {}
@@ -108,22 +113,22 @@ def _rows(made: Mapping[values.AccountKey, values.Stored]) -> FieldDict:
     return found
 
 
-def _row(stored: values.Stored) -> FieldDict:
+def _row(stored: Stored) -> FieldDict:
     account = stored.account
     return {
-        **db.row_of(account, ("budget", "subject", "mac", *_PLAIN)),
+        **row_of(account, ("budget", "subject", "mac", *_PLAIN)),
         **by_name(_AMOUNTS, _numbers(account.spent)),
         **by_name(_ESTIMATED, _numbers(account.estimated)),
         "limits": orjson.dumps(dict(account.limits)).decode(),
         "leases": json.encode(stored.leases).decode(),
         "leased_until": max((lease.until for lease in stored.leases.values()), default=0.0),
-        **db.row_of(stored, ("ends", "version")),
+        **row_of(stored, ("ends", "version")),
     }
 
 
 async def _read_all(
-    keys: Sequence[values.AccountKey], secret: bytes, connection: db.Connection
-) -> dict[values.AccountKey, values.Stored]:
+    keys: Sequence[AccountKey], secret: bytes, connection: Connection
+) -> dict[AccountKey, Stored]:
     found = {}
     for start in range(0, len(keys), _AT_ONCE):
         part = list(enumerate(keys[start : start + _AT_ONCE]))
@@ -135,9 +140,9 @@ async def _read_all(
     return found
 
 
-def _stored(row: db.Row, secret: bytes) -> values.Stored:
+def _stored(row: Row, secret: bytes) -> Stored:
     found = by_name(_SAVED, row)
-    account = values.Account(
+    account = Account(
         **{name: found[name] for name in ("budget", "subject", "mac", *_PLAIN[:-1])},
         lifted=bool(found["lifted"]),
         spent=_amounts([found[name] for name in _AMOUNTS]),
@@ -147,7 +152,7 @@ def _stored(row: db.Row, secret: bytes) -> values.Stored:
     if secret and (account.limits or account.lifted or account.mac):
         valid = hmac.compare_digest(account.mac, _mac(account, secret))
         account = replace(account, forged=not valid)
-    return values.Stored(
+    return Stored(
         account=account,
         leases=_LEASES.decode(found["leases"]),
         ends=bool(found["ends"]),
@@ -155,7 +160,7 @@ def _stored(row: db.Row, secret: bytes) -> values.Stored:
     )
 
 
-def _mac(account: values.Account, secret: bytes) -> str:
+def _mac(account: Account, secret: bytes) -> str:
     """The MAC of what an operator set for an account; empty without a secret."""
     said = (account.budget, account.subject, account.started_at, account.lifted)
     text = repr((said, sorted(account.limits.items())))
@@ -165,10 +170,10 @@ def _mac(account: values.Account, secret: bytes) -> str:
 
 
 def _numbers(amounts: Amounts) -> tuple[int, ...]:
-    usd, *counts = db.row_of(amounts, _AMOUNTS).values()
+    usd, *counts = row_of(amounts, _AMOUNTS).values()
     return (round(usd * _PICO), *counts)
 
 
-def _amounts(row: db.Row) -> Amounts:
+def _amounts(row: Row) -> Amounts:
     usd, *counts = row
     return Amounts(usd=usd / _PICO, **by_name(_AMOUNTS[1:], counts))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from gateway import errors
 from gateway.budget_interface import UNSUMMED
+from gateway.errors import CAN_RAISE, NO_RETRY, STOPPED, BudgetExceeded, RateLimited
 from gateway.features.budgets.accounts import STORE_AWAY, Account
 from gateway.features.budgets.settings import BudgetSettings
 from gateway.features.budgets.which_apply import BudgetStatus, figure, window
@@ -70,31 +70,31 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     return f"budget {budget.name}: {why.rstrip('.')}. A yes raises it to {raised}", question
 
 
-def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
+def unpriced_error(model: str, budget: str) -> BudgetExceeded:
     """The refusal of a call to a model whose cost a budget in dollars cannot count."""
     text = (
         f"the price of the model {model[:100]!r} is unknown, and the budget {budget} counts US "
         "dollars. The person who runs the gateway can set input_cost_per_token and "
         "output_cost_per_token in the model_info of its entry in model_list, or control.unpriced."
     )
-    return errors.BudgetExceeded(errors.STOPPED + text, headers=errors.NO_RETRY)
+    return BudgetExceeded(STOPPED + text, headers=NO_RETRY)
 
 
-def uncounted_error(route: str, budget: str) -> errors.BudgetExceeded:
+def uncounted_error(route: str, budget: str) -> BudgetExceeded:
     """The refusal of a call whose use a hard budget cannot count."""
     text = f"what a call of {route[:100]} uses cannot be counted, and the budget {budget} is hard"
-    return errors.BudgetExceeded(errors.STOPPED + text, headers=errors.NO_RETRY)
+    return BudgetExceeded(STOPPED + text, headers=NO_RETRY)
 
 
-def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
+def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded:
     """The refusal of a call, with when to try again where that is known: a window ends, and what is
     only reserved may become free."""
     budget = found.applied.budget
     account = found.account
-    headers = errors.NO_RETRY
+    headers = NO_RETRY
     if metric == STORE_AWAY:
         text = f"the budget {budget.name} is hard and its store is away: no call can be counted"
-        error = errors.BudgetExceeded(errors.STOPPED + text, headers=(("retry-after", "5"),))
+        error = BudgetExceeded(STOPPED + text, headers=(("retry-after", "5"),))
         error.status = 503
         return error
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0) * (
@@ -103,18 +103,16 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
     if budget.window != "total":
         again = ("retry-after", f"{int(window(budget.window, now)[1] - now) + 1}")
         if budget.is_rate:
-            return errors.RateLimited(
-                f"Rate limit: {used_up(found, metric, now)}", headers=(again,)
-            )
-        headers = (again, *errors.NO_RETRY)
+            return RateLimited(f"Rate limit: {used_up(found, metric, now)}", headers=(again,))
+        headers = (again, *NO_RETRY)
     elif (
         metric not in UNSUMMED
         and (account.reserved + account.leased).calls
         and account.spent.of(metric) < limit
     ):
         headers = (("retry-after", "1"),)
-    text = errors.STOPPED + used_up(found, metric, now) + errors.CAN_RAISE
-    error = errors.BudgetExceeded(text, headers=headers)
+    text = STOPPED + used_up(found, metric, now) + CAN_RAISE
+    error = BudgetExceeded(text, headers=headers)
     error.go_on = raise_it(found, metric)
     return error
 

@@ -17,7 +17,20 @@ from typing import Any
 import orjson
 
 from gateway.features.postgres.schema import DAY_BITS, TODAY
-from gateway.stores import codec, usage
+from gateway.stores import usage
+from gateway.stores.codec import (
+    CONVERSATION_COLUMNS,
+    DECISION_COLUMNS,
+    INJECTION_COLUMNS,
+    STEP_COLUMNS,
+    SUM_COLUMNS,
+    UPDATE_COLUMNS,
+    decision_row,
+    injection_row,
+    step_row,
+    totals_row,
+    update_row,
+)
 from gateway.stores.commit_plan import StepPlan
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate
 from gateway.stores.redact import encodable
@@ -89,15 +102,15 @@ _TYPES = {
 }
 _COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
 _FLOAT_SUMS = (*_COSTS, "composite_peak", "composite_sum", "latency_s", "overhead_ms")
-_SUMS = {name: "float8" if name in _FLOAT_SUMS else "int8" for name in codec.SUM_COLUMNS}
+_SUMS = {name: "float8" if name in _FLOAT_SUMS else "int8" for name in SUM_COLUMNS}
 
 
 def _typed(names: Sequence[str]) -> dict[str, str]:
     return {name: _TYPES.get(name, "text") for name in names}
 
 
-_SHORT = tuple(name for name in codec.CONVERSATION_COLUMNS if name != "state")
-_UPDATE = _typed(codec.UPDATE_COLUMNS)
+_SHORT = tuple(name for name in CONVERSATION_COLUMNS if name != "state")
+_UPDATE = _typed(UPDATE_COLUMNS)
 _ADDED = {**dict.fromkeys(usage.SUMS, "int8"), "cost_usd": "float8"} | dict.fromkeys(
     usage.AMOUNTS, "float8"
 )
@@ -122,9 +135,9 @@ _TABLES = {
         "counts": "text",
         "bytes": "int8",
     },
-    "s": {"m": "int8", **_typed(codec.STEP_COLUMNS)},
-    "g": {"m": "int8", **_typed(codec.INJECTION_COLUMNS)},
-    "d": {"n": "int8", **_typed(codec.DECISION_COLUMNS)},
+    "s": {"m": "int8", **_typed(STEP_COLUMNS)},
+    "g": {"m": "int8", **_typed(INJECTION_COLUMNS)},
+    "d": {"n": "int8", **_typed(DECISION_COLUMNS)},
     "u": {"m": "int8", "hour": "int8", "agent": "text", "model": "text", **_ADDED},
 }
 """The columns of a group's tables and their types, in the order of the parameters: conversations,
@@ -170,17 +183,15 @@ def prepare(
     if deltas is None:
         deltas = [everything(call, run) for run in call.runs]
     of_runs = list(zip(call.runs, deltas, strict=True))
-    steps = [[codec.step_row(step) for step in plan.fresh] for plan, _ in deltas]
+    steps = [[step_row(step) for step in plan.fresh] for plan, _ in deltas]
     rows = {
         "c": [(*_conversation(record), b64encode(record.state).decode())],
         "h": [(root_key(h.root), h.digest, h.kind, h.position, h.step) for h in call.heads],
         "i": [(item.id, item.content) for item in call.items],
         "r": [_run_row(*each, *steps[m], careful=careful) for m, each in enumerate(of_runs)],
         "s": [(m, *row) for m, some in enumerate(steps) for row in some],
-        "g": [
-            (m, *codec.injection_row(row)) for m, (_, added) in enumerate(deltas) for row in added
-        ],
-        "d": [codec.decision_row(row) for row in call.decisions],
+        "g": [(m, *injection_row(row)) for m, (_, added) in enumerate(deltas) for row in added],
+        "d": [decision_row(row) for row in call.decisions],
         "u": [
             (m, *row)
             for m, (run, (plan, _)) in enumerate(of_runs)
@@ -199,8 +210,8 @@ def prepare(
 def _run_row(run: RunUpdate, delta: Delta, *steps: Row, careful: bool) -> Row:
     plan, added = delta
     totals = plan.totals(RunTotals(), [row.source for row in added if row.applied])
-    *sums, counts = codec.totals_row(totals)
-    *about, tags = codec.update_row(run)
+    *sums, counts = totals_row(totals)
+    *about, tags = update_row(run)
     if careful:
         counts = stored_json(counts)
         tags = stored_json(tags)
@@ -269,10 +280,10 @@ def _sum(name: str) -> str:
 
 # $1 is the value of `synchronous_commit`.
 _PARAMETERS = ",\n".join(_table(n, *each) for n, each in enumerate(_TABLES.items(), start=2))
-_CONVERSATION = columns(codec.CONVERSATION_COLUMNS)
+_CONVERSATION = columns(CONVERSATION_COLUMNS)
 _STATE = "decode(c.state, 'base64')"
 _FIRST = ", ".join(
-    {"version": "1", "state": _STATE}.get(name, name) for name in codec.CONVERSATION_COLUMNS
+    {"version": "1", "state": _STATE}.get(name, name) for name in CONVERSATION_COLUMNS
 )
 _RUN = ", ".join(name for name in ("id", *_UPDATE, *_SUMS, "bytes") if name != "tags")
 _USAGE_KEY = "hour, tenant, agent, model, tags"
@@ -362,16 +373,16 @@ kept_runs AS (
         tags = excluded.tags || x.tags
 ),
 kept_steps AS (
-    INSERT INTO steps (run_pk, {columns(codec.STEP_COLUMNS)})
-    SELECT run.pk, {columns(codec.STEP_COLUMNS, "s.")} FROM s JOIN run USING (m)
+    INSERT INTO steps (run_pk, {columns(STEP_COLUMNS)})
+    SELECT run.pk, {columns(STEP_COLUMNS, "s.")} FROM s JOIN run USING (m)
 ),
 kept_injections AS (
-    INSERT INTO injections (run_pk, {columns(codec.INJECTION_COLUMNS)})
-    SELECT run.pk, {columns(codec.INJECTION_COLUMNS, "g.")} FROM g JOIN run USING (m)
+    INSERT INTO injections (run_pk, {columns(INJECTION_COLUMNS)})
+    SELECT run.pk, {columns(INJECTION_COLUMNS, "g.")} FROM g JOIN run USING (m)
 ),
 kept_decisions AS (
-    INSERT INTO pattern_decisions ({columns(codec.DECISION_COLUMNS)}, tenant, at)
-    SELECT {columns(codec.DECISION_COLUMNS, "d.")}, c.tenant, c.updated_at
+    INSERT INTO pattern_decisions ({columns(DECISION_COLUMNS)}, tenant, at)
+    SELECT {columns(DECISION_COLUMNS, "d.")}, c.tenant, c.updated_at
     FROM d JOIN passed USING (n) JOIN c USING (n)
     ON CONFLICT DO NOTHING
 ),

@@ -12,12 +12,26 @@ import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.features.postgres import statement
 from gateway.features.postgres.connection import Slot
 from gateway.features.postgres.errors import is_about_one_record
-from gateway.features.postgres.statement import stored_text
-from gateway.stores import codec, protocols
+from gateway.features.postgres.statement import (
+    COMMIT,
+    COMMIT_ALONE,
+    Delta,
+    PreparedRows,
+    parameters,
+    prepare,
+    stored_text,
+)
+from gateway.stores import codec
 from gateway.stores.commit_plan import new_injections, plan_steps
+from gateway.stores.protocols import (
+    StoreBusy,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+    VersionConflict,
+)
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.states import stored_step
@@ -25,7 +39,7 @@ from gateway.tasks import spawn
 
 MAX_GROUP = 128  # more calls in one statement would only delay the first
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
-_ABOUT_RECORDS = (protocols.StoreError, orjson.JSONEncodeError)
+_ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
 
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
@@ -46,7 +60,7 @@ _UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AN
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    prepared: statement.PreparedRows  # the rows of one call
+    prepared: PreparedRows  # the rows of one call
     future: asyncio.Future[int]  # gets the stored version, or the error
     careful: bool = False  # to be written alone, because a group with it failed
 
@@ -74,14 +88,14 @@ class Writer:
     async def commit(self, call: CallRecord) -> int:
         """The conversation's new version. Raises: StoreError."""
         if len(self._waiting) >= self._settings.queue_limit:
-            raise protocols.StoreOverloaded(
+            raise StoreOverloaded(
                 f"{len(self._waiting)} writes are waiting for the store (storage.queue_limit)"
             )
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            job = _Job(statement.prepare(call), future)
+            job = _Job(prepare(call), future)
         except (UnicodeEncodeError, orjson.JSONEncodeError):
-            job = _Job(statement.prepare(encodable(call), careful=True), future, careful=True)
+            job = _Job(prepare(encodable(call), careful=True), future, careful=True)
         self._waiting.append(job)
         if self._task is None:
             self._task = spawn(self._run(), name="store writer")
@@ -137,9 +151,9 @@ class Writer:
         if not jobs:
             return []
         try:
-            rows = statement.parameters([job.prepared for job in jobs])
-            return await self._slot.run(lambda c: c.fetch(statement.COMMIT, self._mode, *rows))
-        except protocols.StoreBusy:
+            rows = parameters([job.prepared for job in jobs])
+            return await self._slot.run(lambda c: c.fetch(COMMIT, self._mode, *rows))
+        except StoreBusy:
             if attempts == 1:
                 raise
             return await self._commit_together(jobs, attempts - 1)
@@ -163,7 +177,7 @@ class Writer:
                 if job.careful or not is_about_one_record(error):
                     raise
                 await self._try_alone(encodable(job.prepared.call), careful=True)
-        except protocols.StoreUnavailable as error:
+        except StoreUnavailable as error:
             job.failed(error)
             raise
         except Exception as error:
@@ -177,17 +191,17 @@ class Writer:
 
 async def _refusal(
     connection: asyncpg.Connection, record: ConversationRecord, lock: str = ""
-) -> protocols.StoreError | None:
+) -> StoreError | None:
     """Why a conversation cannot be saved over the version it was made from; None when it can."""
     row = await connection.fetchrow(_FIND + lock, stored_text(record.id))
     version = 0
     if row is not None:
         version, tenant = row
         if tenant != stored_text(record.tenant):
-            return protocols.StoreError(f"conversation {record.id!r} is another tenant's")
+            return StoreError(f"conversation {record.id!r} is another tenant's")
     if version == record.version:
         return None
-    return protocols.VersionConflict(record.id, expected=record.version, actual=version)
+    return VersionConflict(record.id, expected=record.version, actual=version)
 
 
 async def _commit_alone(
@@ -203,15 +217,15 @@ async def _commit_alone(
         names = [stored_text(run.id) for run in call.runs]
         for name, pk, tenant in await connection.fetch(_RUNS, names):
             if tenant != stored_text(call.conversation.tenant):
-                raise protocols.StoreError(f"run {name!r} is another tenant's")
+                raise StoreError(f"run {name!r} is another tenant's")
             keys[name] = pk
         pks = list(map(keys.get, names))
         deltas = [
             await _delta(connection, pk, call, run=run)
             for pk, run in zip(pks, call.runs, strict=True)
         ]
-        prepared = statement.prepare(call, deltas, careful=careful)
-        await connection.fetch(statement.COMMIT_ALONE, mode, *statement.parameters([prepared]))
+        prepared = prepare(call, deltas, careful=careful)
+        await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
         for pk, (plan, _) in zip(pks, deltas, strict=True):
             # What stored steps of the run lacked.
             for late in plan.late:
@@ -225,7 +239,7 @@ async def _commit_alone(
 
 async def _delta(
     connection: asyncpg.Connection, pk: int | None, call: CallRecord, run: RunUpdate
-) -> statement.Delta:
+) -> Delta:
     """The part of a call about one run that is not stored yet, and what its stored steps lack."""
     steps = [step for step in call.steps if step.run_id == run.id]
     injections = [row for row in call.injections if row.run_id == run.id]

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from gateway.features.reports import results
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio
+from gateway.features.reports.results import Arm, Comparison, ExperimentReport, caveats_of
 from gateway.steering.experiments import MODES
 from gateway.stores.severity import WARN_COMPOSITE
 from gateway.stores.totals import ExperimentRun
@@ -41,7 +41,7 @@ def report(
     runs: Sequence[ExperimentRun],
     *,
     shares: Mapping[str, float] | None = None,
-) -> results.ExperimentReport:
+) -> ExperimentReport:
     """The report of `runs`, all of one experiment. `shares`: the configured share of each arm;
     without them the split is not checked."""
     groups = _by_arm(runs)
@@ -62,7 +62,7 @@ def report(
     else:
         ratio = sample_ratio(Counter(first.values()), shares)
     times = [run.started_at for run in runs]
-    return results.ExperimentReport(
+    return ExperimentReport(
         experiment=experiment,
         runs=len(runs),
         first_at=min(times, default=None),
@@ -72,7 +72,7 @@ def report(
         comparisons=comparisons,
         sample_ratio=ratio,
         policies=tuple(sorted({run.policy_digest for run in runs})),
-        caveats=results.caveats_of(arms, comparisons, ratio, runs=runs, checked=shares is not None),
+        caveats=caveats_of(arms, comparisons, ratio, runs=runs, checked=shares is not None),
     )
 
 
@@ -84,13 +84,13 @@ def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, RunGroup]:
     return {arm: RunGroup(found[arm]) for arm in MODES if arm in found}
 
 
-def _arm(arm: str, group: RunGroup) -> results.Arm:
+def _arm(arm: str, group: RunGroup) -> Arm:
     runs = group.runs
     scored = sum([run.scored_steps for run in runs])
     entered = sum([run.input_tokens for run in runs])
     outcomes = Counter([run.outcome for run in runs if run.outcome is not None])
     spent: FieldDict = {kind: amount_of(group.spent(kind)) for kind in get_args(Kind)}
-    return results.Arm(
+    return Arm(
         arm=arm,
         runs=len(runs),
         units=len({run.unit for run in runs}),
@@ -109,11 +109,11 @@ def _arm(arm: str, group: RunGroup) -> results.Arm:
     )
 
 
-def _compare(arm: str, treated: RunGroup, baseline: str, control: RunGroup) -> results.Comparison:
+def _compare(arm: str, treated: RunGroup, baseline: str, control: RunGroup) -> Comparison:
     def ratio(kind: Kind) -> AmountRatio | None:
         return amount_ratio(treated.spent(kind), control.spent(kind))
 
-    return results.Comparison(
+    return Comparison(
         arm=arm,
         baseline=baseline,
         success=newcombe(treated.sample, control.sample),

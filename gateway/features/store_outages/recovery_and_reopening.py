@@ -12,12 +12,21 @@ from gateway.features.store_outages.breaker import SLOW, Breaker
 from gateway.features.store_outages.disk_spool import DiskSpool
 from gateway.features.store_outages.spool import Spool, Waiting, with_version
 from gateway.observability.logging import get_logger
-from gateway.stores import protocols
+from gateway.stores.protocols import (
+    SchemaMismatch,
+    StateStore,
+    StoreCorrupt,
+    StoreError,
+    StoreOverloaded,
+    StoreReplaced,
+    StoreUnavailable,
+    VersionConflict,
+)
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import on_disk, spawn
 
 # Errors of the store; any other error is about the one record.
-TROUBLE = (protocols.StoreUnavailable, protocols.StoreCorrupt, protocols.SchemaMismatch)
+TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
 _BATCH = 64  # records written at once, which SQLite commits together
 _CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
 _CLOSE_S = 5.0  # longest wait for the spool when the store is closed
@@ -39,7 +48,7 @@ class Recovery:
 
     def __init__(
         self,
-        store: protocols.StateStore,
+        store: StateStore,
         settings: StorageSettings,
         count: Callable[[str], None],
         opened: Callable[[], None],
@@ -75,7 +84,7 @@ class Recovery:
                 continue
             try:
                 await self._store.ping()
-            except protocols.StoreError as error:
+            except StoreError as error:
                 self.note(error)
             else:
                 self.breaker.failures = 0
@@ -118,10 +127,10 @@ class Recovery:
         )
         self._start()
 
-    def note(self, error: protocols.StoreError) -> None:
+    def note(self, error: StoreError) -> None:
         """The store failed."""
         self._works = False
-        self._replaced |= isinstance(error, protocols.StoreReplaced)
+        self._replaced |= isinstance(error, StoreReplaced)
         self._trouble = trouble = (error.label, str(error))
         if self._replaced:
             self.open(*trouble)
@@ -162,7 +171,7 @@ class Recovery:
         if waiting is None:
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
-            raise protocols.StoreOverloaded(reason)
+            raise StoreOverloaded(reason)
         waiting.entry = self._disk.add(call)
         self._start()
         return waiting
@@ -223,7 +232,7 @@ class Recovery:
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)
-            except protocols.VersionConflict as conflict:
+            except VersionConflict as conflict:
                 own = call.conversation
                 stored = await self._store.load(own.tenant, own.id)
                 if stored == replace(own, version=own.version + 1):
@@ -238,18 +247,18 @@ class Recovery:
                         "a call is not joined with what is stored", reason=str(error)
                     )
                     call = replacing(call, stored)
-        raise protocols.StoreUnavailable("other gateways save the same conversation all the time")
+        raise StoreUnavailable("other gateways save the same conversation all the time")
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
         """True if the record need not be kept: it is stored, or refused. None when the store
         failed."""
         waiting.write = None
-        error = protocols.StoreUnavailable("cancelled") if write.cancelled() else write.exception()
+        error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
         if isinstance(error, TROUBLE):
             self.note(error)
             return None
         self.breaker.failures = 0
-        if isinstance(error, protocols.VersionConflict):
+        if isinstance(error, VersionConflict):
             return False  # the next attempt joins it with what is stored
         if error is not None:
             self.breaker.dropped(str(error))
@@ -262,7 +271,7 @@ class Recovery:
         started = time.monotonic()
         try:
             await self._store.ping()
-        except protocols.StoreError as error:
+        except StoreError as error:
             self._works = False
             self.note(error)
             return False
@@ -278,7 +287,7 @@ class Recovery:
     async def _reopen(self) -> bool:
         try:
             kept = await self._store.reopen()
-        except protocols.StoreError as error:
+        except StoreError as error:
             self.note(error)
             return False
         self._replaced = False

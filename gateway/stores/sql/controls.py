@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 from gateway.stores.controls import Control
 from gateway.stores.protocols import CONTROLS
-from gateway.stores.sql import engine as db
+from gateway.stores.sql.engine import Engine, Row, columns, excluded, insert, record_of, row_of
 from gateway.tasks import off_loop
 
 _CONTROL = ("subject", "tenant", "action", "reason", "at", "author", "about")
 _HOLD = f"""
-{db.insert("run_controls", _CONTROL)}
-ON CONFLICT (subject) DO UPDATE SET {db.excluded(_CONTROL[1:])}
+{insert("run_controls", _CONTROL)}
+ON CONFLICT (subject) DO UPDATE SET {excluded(_CONTROL[1:])}
 """
-_ASK = f"{db.insert('run_controls', _CONTROL)} ON CONFLICT (subject) DO NOTHING"
+_ASK = f"{insert('run_controls', _CONTROL)} ON CONFLICT (subject) DO NOTHING"
 _ASKED = "WHERE subject = :subject AND action = 'ask' AND at = :asked_at RETURNING TRUE"
 _YES = f"DELETE FROM run_controls {_ASKED}"
 _NO = f"""
 UPDATE run_controls SET action = :action, reason = :reason, at = :at, author = :author {_ASKED}
 """
 _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
-_CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
+_CONTROLS = f"SELECT {columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
 _SALT = "SELECT proof FROM admin_keys WHERE pid = -1"
 _MAKE_SALT = """
@@ -42,7 +42,7 @@ class ControlStore:
     value is stored. A key may be short, and who can read the database can try keys: hence scrypt
     (RFC 7914), 16 MB and about 50 ms a try."""
 
-    def __init__(self, engine: db.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     async def hold(self, control: Control) -> None:
@@ -50,7 +50,7 @@ class ControlStore:
         wanted = _HOLD
         if control.action == "ask":
             wanted = _ASK
-        await self.engine.write(wanted, **db.row_of(control, _CONTROL))
+        await self.engine.write(wanted, **row_of(control, _CONTROL))
         await self.engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
@@ -63,14 +63,14 @@ class ControlStore:
         """Replace an open question by a stop, or end it; False when it is open no more."""
         which = {"subject": asked.subject, "asked_at": asked.at}
         if after is not None:
-            which |= db.row_of(after, ("action", "reason", "at", "author"))
+            which |= row_of(after, ("action", "reason", "at", "author"))
         done = bool(await self.engine.write(_NO if after else _YES, **which))
         await self.engine.changed(CONTROLS)
         return done
 
     async def list_controls(self) -> Sequence[Control]:
         """All holds in force, oldest first."""
-        return await self.engine.made(db.record_of(Control, _CONTROL), _CONTROLS)
+        return await self.engine.made(record_of(Control, _CONTROL), _CONTROLS)
 
     async def use_key(self, key: str) -> str:
         """Sign with an admin key from now on, and refuse what is signed otherwise; its proof."""
@@ -86,6 +86,6 @@ class ControlStore:
         the key of the config."""
         await self.engine.write(_SHOW_KEY, pid=pid, proof=await self.use_key(key))
 
-    async def shown_keys(self) -> Sequence[db.Row]:
+    async def shown_keys(self) -> Sequence[Row]:
         """The process and the proof of each key."""
         return await self.engine.fetch(_SHOWN_KEYS)

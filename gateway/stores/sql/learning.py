@@ -9,7 +9,7 @@ from typing import NamedTuple
 import orjson
 
 from gateway.core.pattern import Pattern, Status, content
-from gateway.stores import codec
+from gateway.stores.codec import DECISION_COLUMNS, content_of, names
 from gateway.stores.learning import (
     AGAINST,
     MARK,
@@ -28,15 +28,26 @@ from gateway.stores.learning import (
 )
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.records import StepContent
-from gateway.stores.sql import engine as db
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    Row,
+    assigned,
+    columns,
+    conditions,
+    excluded,
+    insert,
+    record_of,
+    row_of,
+)
 from gateway.stores.sql.patterns import SELECT_LESSONS, stored_lesson, write_patterns
 from gateway.values import FieldDict, by_name
 
 FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
-_EVIDENCE = codec.names(EvidenceRow)
-_evidence = db.record_of(EvidenceRow, _EVIDENCE)
+_EVIDENCE = names(EvidenceRow)
+_evidence = record_of(EvidenceRow, _EVIDENCE)
 _INSERT_EVIDENCE = f"""
-{db.insert("pattern_evidence", _EVIDENCE)}
+{insert("pattern_evidence", _EVIDENCE)}
 ON CONFLICT DO NOTHING RETURNING TRUE
 """
 _KNOWN = """
@@ -57,12 +68,12 @@ UPDATE patterns SET status = :status, reason = :reason, updated_at = :at {_OWN}
 AND origin <> '' AND status <> :status RETURNING TRUE
 """
 _SUPPORT = f"""
-SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
+SELECT {columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
 AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
 ORDER BY at DESC, run_id, step_index LIMIT :limit
 """
 _MARKS = f"""
-SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE kind = '{MARK}'
+SELECT {columns(_EVIDENCE)} FROM pattern_evidence WHERE kind = '{MARK}'
 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) ORDER BY at, run_id, step_index
 """
 _UNMARK = f"""
@@ -113,20 +124,20 @@ _TABLE = "patterns"
 """Changes of lessons take their turns with each other and with those of patterns."""
 
 _VERDICTS = 2
-_OUTCOME = codec.names(OutcomeRow)
-_verdict = db.record_of(OutcomeRow, _OUTCOME)
-_POSTERIOR = codec.names(Posterior)
-_JOB = codec.names(ReaderJob)
-_DECISION = codec.DECISION_COLUMNS
+_OUTCOME = names(OutcomeRow)
+_verdict = record_of(OutcomeRow, _OUTCOME)
+_POSTERIOR = names(Posterior)
+_JOB = names(ReaderJob)
+_DECISION = DECISION_COLUMNS
 _NEAR = ("recurred", "calls_to_success", "steps_left")
 _NEWEST = """
 SELECT verdict, score, comment FROM outcomes
 WHERE run_id = :run_id AND source = :source AND metric = :metric ORDER BY pk DESC LIMIT 1
 """
-_ADD_OUTCOME = db.insert("outcomes", _OUTCOME)
-_OUTCOMES = f"SELECT {db.columns(_OUTCOME)} FROM outcomes WHERE {_OF_RUN} ORDER BY pk"
+_ADD_OUTCOME = insert("outcomes", _OUTCOME)
+_OUTCOMES = f"SELECT {columns(_OUTCOME)} FROM outcomes WHERE {_OF_RUN} ORDER BY pk"
 _DECISIONS = f"""
-SELECT {db.columns(_DECISION)}, tenant, at, {db.columns(_NEAR)} FROM pattern_decisions
+SELECT {columns(_DECISION)}, tenant, at, {columns(_NEAR)} FROM pattern_decisions
 WHERE owner = :owner AND pattern_id = :pattern_id
     AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
     AND NOT EXISTS (SELECT 1 FROM forgotten_runs AS f
@@ -134,27 +145,27 @@ WHERE owner = :owner AND pattern_id = :pattern_id
 ORDER BY at, run_id, step_index LIMIT :limit
 """
 _VERDICTS_OF = f"""
-SELECT {db.columns(_OUTCOME)} FROM outcomes WHERE run_id IN (
+SELECT {columns(_OUTCOME)} FROM outcomes WHERE run_id IN (
     SELECT run_id FROM pattern_decisions
     WHERE owner = :owner AND pattern_id = :pattern_id AND version = :version
 ) ORDER BY pk
 """
 _OPEN = f"""
-SELECT {db.columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id
+SELECT {columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id
     AND (recurred IS NULL OR CAST(:settled AS BIGINT) = 1) ORDER BY step_index, pattern_id
 """
 _SETTLE = f"""
-UPDATE pattern_decisions SET {db.assigned(_NEAR)}
+UPDATE pattern_decisions SET {assigned(_NEAR)}
 WHERE run_id = :run_id AND step_index = :step_index AND pattern_id = :pattern_id
     AND recurred IS NULL RETURNING TRUE
 """
 _RATED = ("owner", "pattern_id", "version", *_POSTERIOR, "updated_at")
 _PUT_POSTERIOR = f"""
-{db.insert("pattern_posteriors", _RATED)}
-ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {db.excluded(_RATED[3:])}
+{insert("pattern_posteriors", _RATED)}
+ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {excluded(_RATED[3:])}
 """
 _ENQUEUE = f"""
-{db.insert("jobs", (*_JOB, "claimed_at"))}
+{insert("jobs", (*_JOB, "claimed_at"))}
 ON CONFLICT (kind, key) DO NOTHING RETURNING TRUE
 """
 _GIVE_UP = """
@@ -175,15 +186,15 @@ tokens = tokens + :reserve_tokens, cost_usd = cost_usd + :reserve_usd WHERE pk =
         HAVING sum(s.tokens) >= CAST(:tokens AS DOUBLE PRECISION) OR sum(s.cost_usd) >= :cost_usd
     )
     ORDER BY pk LIMIT 1
-) RETURNING {db.columns(_JOB)}
+) RETURNING {columns(_JOB)}
 """
 _HELD = "kind = :kind AND key = :key AND lease_until = :lease_until AND state = 'waiting'"
 _FINISH = f"""
-UPDATE jobs SET {db.assigned(("state", "done_at", "tokens", "cost_usd", "error"))}
+UPDATE jobs SET {assigned(("state", "done_at", "tokens", "cost_usd", "error"))}
 WHERE {_HELD} RETURNING TRUE
 """
 _GIVE_BACK = f"""
-UPDATE jobs SET lease_until = :until, {db.assigned(("attempts", "tokens", "cost_usd"))}
+UPDATE jobs SET lease_until = :until, {assigned(("attempts", "tokens", "cost_usd"))}
 WHERE {_HELD} RETURNING TRUE
 """
 _OF_TENANT = "kind = :kind AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
@@ -191,7 +202,7 @@ _SPENT = f"""
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(cost_usd), 0.0) FROM jobs
 WHERE {_OF_TENANT} AND claimed_at >= :since
 """
-_ONE_JOB = f"SELECT {db.columns(_JOB)} FROM jobs WHERE kind = :kind AND key = :key"
+_ONE_JOB = f"SELECT {columns(_JOB)} FROM jobs WHERE kind = :kind AND key = :key"
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
@@ -211,7 +222,7 @@ class LearningStore:
     """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
     where it is allowed, means every tenant."""
 
-    def __init__(self, engine: db.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         run = engine.forms.member("payload", "run")
         self._forget_jobs = f"""
@@ -250,7 +261,7 @@ class LearningStore:
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
             raise ValueError("pattern: a lesson has an id, and says what it was learned from")
 
-        async def work(connection: db.Connection) -> Learned:
+        async def work(connection: Connection) -> Learned:
             await connection.take_turn(_TABLE)
             kept = [await _learn(pattern, evidence, connection) for pattern, evidence in entries]
             return Learned(lessons=sum(new for new, _ in kept), evidence=sum(n for _, n in kept))
@@ -301,7 +312,7 @@ class LearningStore:
         found = await self._engine.fetch(
             self._said, tenant=tenant, limit=limit, run_pk=run_pk, step_index=step_index
         )
-        read = codec.content_of
+        read = content_of
         return [SaidRow._make([*row[:-1], read(row[-1]) or StepContent()]) for row in found]
 
     async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
@@ -317,7 +328,7 @@ class LearningStore:
         of the run."""
         of_run = {"run_id": run_id, "tenant": tenant}
 
-        async def work(connection: db.Connection) -> list[str] | None:
+        async def work(connection: Connection) -> list[str] | None:
             await connection.take_turn(_TABLE)
             if not await connection.fetch(_KNOWN_RUN, **of_run, at=at):
                 return None
@@ -340,7 +351,7 @@ class LearningStore:
         await self._report(len(gone or ()))
         return gone
 
-    async def _mask(self, connection: db.Connection, move: str, **which: str) -> None:
+    async def _mask(self, connection: Connection, move: str, **which: str) -> None:
         """Mask the texts of a lesson that is gone where runs were given it: in their logs, steps
         and conversations. Raw calls, which may hold a text in pieces, and calls that wait go."""
         rows = await connection.fetch(_TEXTS, **which)
@@ -377,13 +388,13 @@ class LearningStore:
             "since": ("p.updated_at >= :since", wanted.since),
             "statuses": (forms.among("p.status", "statuses", "text"), statuses),
         }
-        return db.conditions(chosen, bound)
+        return conditions(chosen, bound)
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
         """Store a verdict; False when the newest of its source and metric says the same."""
-        row = db.row_of(outcome, _OUTCOME)
+        row = row_of(outcome, _OUTCOME)
 
-        async def work(connection: db.Connection) -> bool:
+        async def work(connection: Connection) -> bool:
             # A verdict may be the run's first, so the run's id is locked and not a row.
             await connection.lock([outcome.run_id], _VERDICTS)
             newest = await connection.row(_NEWEST, **row)
@@ -421,7 +432,7 @@ class LearningStore:
         # In one order in every gateway, so that no two wait for each other.
         order = sorted(outcomes, key=lambda near: (near.run_id, near.step_index, near.pattern_id))
 
-        async def work(connection: db.Connection) -> int:
+        async def work(connection: Connection) -> int:
             rows = [await connection.fetch(_SETTLE, **asdict(near)) for near in order]
             return sum(map(len, rows))
 
@@ -432,7 +443,7 @@ class LearningStore:
     ) -> None:
         """Store what the decisions come to, in place of the earlier one."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version, "updated_at": at}
-        await self._engine.write(_PUT_POSTERIOR, **which, **db.row_of(posterior, _POSTERIOR))
+        await self._engine.write(_PUT_POSTERIOR, **which, **row_of(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: ReaderJob) -> bool:
@@ -440,7 +451,7 @@ class LearningStore:
         it was created."""
         payload = orjson.dumps(dict(job.payload)).decode()
         claimed_at = min(job.created_at, job.lease_until)
-        row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": claimed_at}
+        row = row_of(job, _JOB) | {"payload": payload, "claimed_at": claimed_at}
         return bool(await self._engine.write(_ENQUEUE, **row))
 
     async def claim(
@@ -451,7 +462,7 @@ class LearningStore:
         ended can be claimed again, `most_attempts` times in all; then it is `failed`."""
         when = {"kind": kind, "now": now, "until": now + lease_s}
 
-        async def work(connection: db.Connection) -> db.Row | None:
+        async def work(connection: Connection) -> Row | None:
             # Whether a tenant may have one more depends on those of the others.
             await connection.take_turn("jobs")
             await connection.fetch(_GIVE_UP, **when, most_attempts=most_attempts)
@@ -466,11 +477,11 @@ class LearningStore:
         """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
         False, with nothing changed, when somebody else has claimed it since."""
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
-        return bool(await self._engine.write(_FINISH, **(db.row_of(job, _JOB) | result)))
+        return bool(await self._engine.write(_FINISH, **(row_of(job, _JOB) | result)))
 
     async def give_back(self, job: ReaderJob, until: float) -> bool:
         """The job waits until then, as `job` is now; False as of `finish`."""
-        return bool(await self._engine.write(_GIVE_BACK, **db.row_of(job, _JOB), until=until))
+        return bool(await self._engine.write(_GIVE_BACK, **row_of(job, _JOB), until=until))
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
         """Tokens and USD of jobs that were claimed since then, unfinished included."""
@@ -491,7 +502,7 @@ class LearningStore:
 
 
 async def _learn(
-    pattern: Pattern, evidence: Sequence[EvidenceRow], connection: db.Connection
+    pattern: Pattern, evidence: Sequence[EvidenceRow], connection: Connection
 ) -> tuple[bool, int]:
     which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
     known = await connection.value(_KNOWN, **which)
@@ -507,7 +518,7 @@ async def _learn(
     if known is None and speaks:
         await write_patterns([pattern], connection)
     new = [
-        row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
+        row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **row_of(row, _EVIDENCE))
     ]
     confirms = [row.at for row in new if row.kind not in NO_SUPPORT]
     if confirms and known is not None:
@@ -515,7 +526,7 @@ async def _learn(
     return known is None and speaks, len(new)
 
 
-async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> list[tuple[str, str]]:
+async def _remove(owner: str, pattern_id: str, connection: Connection) -> list[tuple[str, str]]:
     """Remove a lesson without evidence: the owner and fields of each row that is gone."""
     left = {name for (name,) in await connection.fetch(_OWNERS, pattern_id=pattern_id)}
     # A shared lesson is supported by the evidence of all tenants.
@@ -529,19 +540,19 @@ async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> lis
     ]
 
 
-def _job(row: db.Row) -> ReaderJob:
+def _job(row: Row) -> ReaderJob:
     found = by_name(_JOB, row)
     found["payload"] = orjson.loads(found["payload"])
     return ReaderJob(**found)
 
 
-def _decision(row: db.Row) -> DecisionRow:
+def _decision(row: Row) -> DecisionRow:
     found = by_name(_DECISION, row)
     found["given"] = bool(found["given"])
     return DecisionRow(**found)
 
 
-def _settled(row: db.Row) -> SettledDecision:
+def _settled(row: Row) -> SettledDecision:
     found = by_name(("tenant", "at", *_NEAR), row[len(_DECISION) :])
     found["recurred"] = None if found["recurred"] is None else bool(found["recurred"])
     return SettledDecision(decision=_decision(row[: len(_DECISION)]), **found)

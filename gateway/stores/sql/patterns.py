@@ -22,11 +22,34 @@ from gateway.core.pattern import (
     content_id,
     with_id,
 )
-from gateway.stores import codec
-from gateway.stores import patterns as values
+from gateway.stores.codec import names
 from gateway.stores.learning import Posterior, StoredLesson, Support
+from gateway.stores.patterns import (
+    MAX_PAGE,
+    Added,
+    CopiedPattern,
+    Mark,
+    PatternConflict,
+    PatternFilter,
+    PatternPage,
+    SpaceMismatch,
+    StoredPattern,
+    Vector,
+    VectorSearch,
+    decode_cursor,
+)
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
-from gateway.stores.sql import engine as db
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    Row,
+    SqlForms,
+    columns,
+    conditions,
+    insert,
+    record_of,
+    row_of,
+)
 from gateway.values import FieldDict, by_name
 
 _CONTENT = (
@@ -39,7 +62,7 @@ _CONTENT = (
     "fields",
     "updated_at",
 )
-_LESSON = codec.names(Lesson, "share")
+_LESSON = names(Lesson, "share")
 _AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
 _READ = (
@@ -57,10 +80,10 @@ _READ = (
     "injected",
     *_LESSON,
 )
-COLUMNS = db.columns(_READ, "p.")
+COLUMNS = columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
-_POSTERIOR = codec.names(Posterior)
+_POSTERIOR = names(Posterior)
 _SUPPORTED = ("conversations", "tasks", "keys", "span_s", "against")
 _OF_LESSON = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
@@ -74,7 +97,7 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT coalesce(max(e.at) - min(e.at), 0.0) {_SUPPORT}),
     (SELECT count(DISTINCT e.conversation) {_OF_LESSON} AND e.kind = 'failed_again'),
-    {db.columns(_POSTERIOR, "q.")}
+    {columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version
 WHERE p.origin <> ''"""
@@ -91,7 +114,7 @@ WITH RECURSIVE found(name) AS (
 SELECT name FROM found WHERE name IS NOT NULL
 """
 _WRITE = f"""
-{db.insert("patterns", _NEW)} ON CONFLICT (tenant, pattern_id) DO UPDATE
+{insert("patterns", _NEW)} ON CONFLICT (tenant, pattern_id) DO UPDATE
 SET {", ".join([f"{name} = excluded.{name}" for name in _CONTENT])}
 """
 _KNOWN = """
@@ -157,13 +180,13 @@ DELETE FROM pattern_vectors WHERE space = :space
 """
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
 
-_Entry: TypeAlias = "tuple[Pattern, values.Vector[float] | None]"
+_Entry: TypeAlias = "tuple[Pattern, Vector[float] | None]"
 
 
 class PatternStore:
     """Patterns and their vectors. Every method may raise StoreError."""
 
-    def __init__(self, engine: db.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._space = 0
         self._dimensions: int | None = None
@@ -176,7 +199,7 @@ class PatternStore:
             await self._engine.write(_OPEN, embedder_id=embedder_id, dimensions=dimensions)
         number, known = found[0]
         if known != dimensions:
-            raise values.SpaceMismatch(
+            raise SpaceMismatch(
                 f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
             )
         self._space = number
@@ -184,7 +207,7 @@ class PatternStore:
         lacking = f"SELECT count(*) FROM patterns AS p {self._joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
 
-    async def add(self, entries: Sequence[_Entry]) -> list[tuple[values.Added, str]]:
+    async def add(self, entries: Sequence[_Entry]) -> list[tuple[Added, str]]:
         """Store patterns, all or none; returns for each the result and its id. A pattern whose
         content the tenant already has changes nothing and gives the stored id; one with a known id
         replaces that pattern's content and keeps its counts. The number of statements does not grow
@@ -192,13 +215,13 @@ class PatternStore:
         self._check(*(vector for _, vector in entries))
         entries = [(with_id(pattern), vector) for pattern, vector in entries]
 
-        async def work(connection: db.Connection) -> list[tuple[values.Added, str]]:
+        async def work(connection: Connection) -> list[tuple[Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
             known = await self._known([pattern for pattern, _ in entries], connection)
             results = [known.add(pattern) for pattern, _ in entries]
             await write_patterns(known.changed, connection)
-            replaced = {own for result, own in results if result is values.Added.REPLACED}
+            replaced = {own for result, own in results if result is Added.REPLACED}
             outdated = [pattern for pattern in known.changed if pattern.pattern_id in replaced]
             await _forget_vectors(outdated, connection)
             await self._put(entries, connection)
@@ -208,18 +231,18 @@ class PatternStore:
         await self._engine.changed(PATTERNS)
         return results
 
-    async def edit(self, pattern: Pattern, vector: values.Vector[float] | None) -> None:
+    async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
         self._check(vector)
 
-        async def work(connection: db.Connection) -> None:
+        async def work(connection: Connection) -> None:
             await connection.take_turn(_TABLE)
             known = await self._known([pattern], connection)
             if (pattern.tenant, pattern.pattern_id) not in known.contents:
-                raise values.PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
+                raise PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
             _, same = known.add(pattern)
             if same != pattern.pattern_id:
-                raise values.PatternConflict(f"pattern {same!r} has the same content")
+                raise PatternConflict(f"pattern {same!r} has the same content")
             await write_patterns([pattern], connection)
             await _forget_vectors([pattern], connection)
             await self._put([(pattern, vector)], connection)
@@ -227,11 +250,11 @@ class PatternStore:
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
 
-    async def get(self, tenant: str | None, pattern_id: str) -> values.StoredPattern | None:
+    async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
         """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
         self._check()
 
-        async def work(connection: db.Connection) -> values.StoredPattern | None:
+        async def work(connection: Connection) -> StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
             found = await _select(
                 "p.pk = :pk", {"pk": pk}, 1, joined=self._joined, connection=connection
@@ -246,7 +269,7 @@ class PatternStore:
         """Remove the pattern that `get` would return; False when there is none."""
         self._check()
 
-        async def work(connection: db.Connection) -> bool:
+        async def work(connection: Connection) -> bool:
             pk = await _find(tenant, pattern_id, connection)
             if pk is None:
                 return False
@@ -259,15 +282,15 @@ class PatternStore:
         return deleted
 
     async def list_patterns(
-        self, patterns: values.PatternFilter, *, limit: int = 50, cursor: str | None = None
-    ) -> values.PatternPage:
+        self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
+    ) -> PatternPage:
         """One page, newest first. Raises: ValueError for an invalid cursor, or a limit not in 1 to
         1000."""
-        if not 1 <= limit <= values.MAX_PAGE:
-            raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
+        if not 1 <= limit <= MAX_PAGE:
+            raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {limit}")
         self._check()
         bound: FieldDict = {}
-        condition = _where(patterns, values.decode_cursor(cursor), bound, forms=self._engine.forms)
+        condition = _where(patterns, decode_cursor(cursor), bound, forms=self._engine.forms)
         found = await self._engine.read(
             lambda connection: _select(
                 condition, bound, limit + 1, joined=self._joined, connection=connection
@@ -277,15 +300,15 @@ class PatternStore:
         more = None
         if len(found) > limit:
             more = str(page[-1][0])
-        return values.PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
+        return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
-    async def search(self, search: values.VectorSearch) -> list[PatternMatch]:
+    async def search(self, search: VectorSearch) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
         self._check(search.vector)
         if not (search.cause or any(search.vector)):
             return []  # a text without a known word is similar to nothing
 
-        async def work(connection: db.Connection) -> list[PatternMatch]:
+        async def work(connection: Connection) -> list[PatternMatch]:
             families = await _suitable_families(search.model, connection)
             found = [_match(*row) for row in await self._nearest(search, families, connection)]
             if search.cause:  # the statement sees the word anywhere in their fields
@@ -295,13 +318,13 @@ class PatternStore:
         async with self._engine.searching:
             return await self._engine.read(work)
 
-    async def mark(self) -> values.Mark:
+    async def mark(self) -> Mark:
         """The fingerprint of all that `copied` and `universal` give. Raises: SpaceMismatch."""
         self._check()
         ((patterns, changed_ms, newest, vectors),) = await self._engine.fetch(
             _MARK, space=self._space
         )
-        return values.Mark(
+        return Mark(
             patterns=patterns,
             changed_ms=int(changed_ms),
             newest=newest,
@@ -309,7 +332,7 @@ class PatternStore:
             dimensions=self._dimensions or 0,
         )
 
-    async def copied(self, after: int) -> list[values.CopiedPattern]:
+    async def copied(self, after: int) -> list[CopiedPattern]:
         """The next patterns with a sound vector behind the row of this number; none at the end."""
         forms = self._engine.forms
         statement = _COPIED.format(floats=forms.floats, size=forms.dimensions)
@@ -319,11 +342,11 @@ class PatternStore:
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
         """The universal rules for `model`, in order of their ids."""
 
-        async def work(connection: db.Connection) -> Sequence[db.Row]:
+        async def work(connection: Connection) -> Sequence[Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.forms.among("model_family", "families", "text")
             bound = {"limit": limit}
-            only = db.conditions({"families": (one_of, families)}, bound)
+            only = conditions({"families": (one_of, families)}, bound)
             return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
         rules = await self._engine.read(work)
@@ -332,7 +355,7 @@ class PatternStore:
     async def note_injected(self, tenant: str, pattern_ids: Sequence[str], by: int = 1) -> None:
         """Count that the tenant's own or shared patterns of these ids were given, `by` times."""
 
-        async def work(connection: db.Connection) -> None:
+        async def work(connection: Connection) -> None:
             found = [await _find(tenant, each, connection) for each in pattern_ids]
             # In one order in every gateway, so that no two wait for each other.
             for pk in sorted([pk for pk in found if pk is not None]):
@@ -351,7 +374,7 @@ class PatternStore:
         while its vector was computed."""
         self._check(*(vector for _, vector in entries))
 
-        async def work(connection: db.Connection) -> None:
+        async def work(connection: Connection) -> None:
             await connection.take_turn(_TABLE)
             await self._put(entries, connection)
 
@@ -366,20 +389,20 @@ class PatternStore:
         """Number of patterns."""
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
-    def _check(self, *vectors: values.Vector[float] | None) -> None:
+    def _check(self, *vectors: Vector[float] | None) -> None:
         """Compare the vectors' dimensions with the open space's. Raises: SpaceMismatch."""
         if (own := self._dimensions) is None:
-            raise values.SpaceMismatch("no vector space is open")
+            raise SpaceMismatch("no vector space is open")
         for given in (len(vector) for vector in vectors if vector is not None):
             if given != own:
-                raise values.SpaceMismatch(f"a vector of {given} dimensions in a space of {own}")
+                raise SpaceMismatch(f"a vector of {given} dimensions in a space of {own}")
 
     @property
     def _joined(self) -> str:
         """Joins `patterns AS p` with the space's vectors as `v`, whose `pk` is NULL without one."""
         return f"LEFT JOIN pattern_vectors AS v ON v.space = {self._space} AND v.pk = p.pk"
 
-    async def _known(self, patterns: Sequence[Pattern], connection: db.Connection) -> _Known:
+    async def _known(self, patterns: Sequence[Pattern], connection: Connection) -> _Known:
         """The stored patterns with the content or the id of one of these."""
         among = self._engine.forms.among
         statement = _KNOWN.format(
@@ -389,7 +412,7 @@ class PatternStore:
         ids = [pattern.pattern_id for pattern in patterns]
         return _Known(await connection.fetch(statement, digests=digests, ids=ids))
 
-    async def _put(self, entries: Sequence[_Entry], connection: db.Connection) -> None:
+    async def _put(self, entries: Sequence[_Entry], connection: Connection) -> None:
         """Store the vectors of patterns, found by their content, in place of earlier ones."""
         statement = _PUT.format(vector=self._engine.forms.vector)
         rows = [
@@ -405,11 +428,11 @@ class PatternStore:
         await connection.execute_many(statement, rows)
 
     async def _nearest(
-        self, search: values.VectorSearch, families: Sequence[str] | None, connection: db.Connection
-    ) -> Sequence[db.Row]:
+        self, search: VectorSearch, families: Sequence[str] | None, connection: Connection
+    ) -> Sequence[Row]:
         """Rows of COLUMNS and the cosine, best first. `families`: those allowed, None = all."""
         forms = self._engine.forms
-        bound = db.row_of(search, ("vector", "limit"))
+        bound = row_of(search, ("vector", "limit"))
         bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
         one_of = forms.among("p.model_family", "families", "text")
         wanted = {
@@ -423,7 +446,7 @@ class PatternStore:
         else:
             near = "v.distance <= :most"
             bound["most"] = 1 - search.floor
-        suitable = db.conditions(wanted, bound)
+        suitable = conditions(wanted, bound)
         if suitable == "TRUE":
             narrowed = ""
         else:
@@ -463,14 +486,14 @@ def _match(*row: Any) -> PatternMatch:
     return PatternMatch(pattern=pattern_of(known), similarity=similarity)
 
 
-def _copied(row: Sequence[Any]) -> values.CopiedPattern:
+def _copied(row: Sequence[Any]) -> CopiedPattern:
     """From _COPIED."""
     *known, floats = row
     found = by_name(_READ, known)
     named: tuple[str, ...] = ()
     if '"causes"' in found["fields"]:
         named = causes(pattern_of(known))
-    return values.CopiedPattern(
+    return CopiedPattern(
         number=found["pk"],
         tenant=found["tenant"],
         tier=found["tier"],
@@ -491,7 +514,7 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     if numbers[0] is None:
         posterior = Posterior()
     else:
-        posterior = db.record_of(Posterior, _POSTERIOR)(numbers)
+        posterior = record_of(Posterior, _POSTERIOR)(numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(
@@ -508,24 +531,24 @@ class _Known:
     """The stored patterns during one import, with those added so far. `contents`: the digest by
     tenant and id, empty for a lesson. `changed`: the patterns to write, in their order."""
 
-    def __init__(self, rows: Sequence[db.Row]) -> None:
+    def __init__(self, rows: Sequence[Row]) -> None:
         self.contents = {(t, own): "" if origin else digest for t, own, digest, origin in rows}
         self.changed: list[Pattern] = []
         self._ids = {(key[0], digest): key[1] for key, digest in self.contents.items() if digest}
 
-    def add(self, pattern: Pattern) -> tuple[values.Added, str]:
+    def add(self, pattern: Pattern) -> tuple[Added, str]:
         """The result of adding one pattern, and its id. Raises: PatternConflict."""
         tenant = pattern.tenant
         digest = content_id(pattern)
         if (same := self._ids.get((tenant, digest))) is not None:
-            return values.Added.UNCHANGED, same
+            return Added.UNCHANGED, same
         key = (tenant, pattern.pattern_id)
         if self.contents.get(key) == "":
-            raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+            raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
         if key in self.contents:
-            result = values.Added.REPLACED
+            result = Added.REPLACED
         else:
-            result = values.Added.ADDED
+            result = Added.ADDED
         self._ids.pop((tenant, self.contents.get(key)), None)
         self._ids[tenant, digest] = pattern.pattern_id
         self.contents[key] = digest
@@ -533,15 +556,15 @@ class _Known:
         return result, pattern.pattern_id
 
 
-async def write_patterns(patterns: Sequence[Pattern], connection: db.Connection) -> None:
+async def write_patterns(patterns: Sequence[Pattern], connection: Connection) -> None:
     """Write the contents of patterns, new ones or over those of the same ids."""
     await connection.execute_many(_WRITE, [_row(pattern) for pattern in patterns])
 
 
-async def _forget_vectors(patterns: Sequence[Pattern], connection: db.Connection) -> None:
+async def _forget_vectors(patterns: Sequence[Pattern], connection: Connection) -> None:
     """Remove the vectors of all embedders for patterns whose texts were replaced. A database that
     nobody has searched yet has no table of vectors, and no pattern to replace."""
-    ids = [db.row_of(pattern, ("tenant", "pattern_id")) for pattern in patterns]
+    ids = [row_of(pattern, ("tenant", "pattern_id")) for pattern in patterns]
     if ids:
         await connection.execute_many(_OUTDATED, ids)
 
@@ -551,14 +574,14 @@ def _row(pattern: Pattern) -> FieldDict:
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0}
     if lesson is not None:
-        known = db.row_of(lesson, _LESSON)
+        known = row_of(lesson, _LESSON)
         known["status"] = lesson.status.value
         known["trust"] = lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
     now = time.time()
     return {
         **known,
-        **db.row_of(pattern, _AS_STORED),
+        **row_of(pattern, _AS_STORED),
         "tier": pattern.tier.value,
         "digest": content_id(pattern),
         "failure_type": pattern.failure_type or "",
@@ -568,14 +591,14 @@ def _row(pattern: Pattern) -> FieldDict:
     }
 
 
-async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:
+async def _find(tenant: str | None, pattern_id: str, connection: Connection) -> int | None:
     """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
     return await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)  # type: ignore[no-any-return]
 
 
 async def _select(
-    condition: str, bound: FieldDict, limit: int, joined: str, connection: db.Connection
-) -> list[tuple[int, values.StoredPattern]]:
+    condition: str, bound: FieldDict, limit: int, joined: str, connection: Connection
+) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first. Raises:
     StoreCorrupt."""
     found = []
@@ -585,7 +608,7 @@ async def _select(
         **bound,
     ):
         known = by_name(_READ, row)
-        pattern = values.StoredPattern(
+        pattern = StoredPattern(
             pattern=pattern_of(row),
             created_at=known["created_at"],
             updated_at=known["updated_at"],
@@ -596,9 +619,7 @@ async def _select(
     return found
 
 
-def _where(
-    patterns: values.PatternFilter, before: int | None, bound: FieldDict, forms: db.SqlForms
-) -> str:
+def _where(patterns: PatternFilter, before: int | None, bound: FieldDict, forms: SqlForms) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = None
     if patterns.text:
@@ -613,10 +634,10 @@ def _where(
         "status": ("p.origin <> '' AND p.status = :status", patterns.status),
         "before": ("p.pk < :before", before),
     }
-    return db.conditions(wanted, bound)
+    return conditions(wanted, bound)
 
 
-async def _suitable_families(model: str, connection: db.Connection) -> Sequence[str] | None:
+async def _suitable_families(model: str, connection: Connection) -> Sequence[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
     families = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]

@@ -6,17 +6,45 @@ from functools import partial
 from math import inf, nextafter
 
 from gateway.stores import (
-    codec,
-    filters,
-    health,
-    lists,
-    protocols,
     severity,
-    totals,
-    traces,
-    under_way,
 )
-from gateway.stores.protocols import exported
+from gateway.stores.codec import (
+    EXPERIMENT_RUN,
+    INJECTIONS,
+    RUN,
+    RUNS,
+    SESSION,
+    STEP_COLUMNS,
+    experiment_run_of,
+    injection_of,
+    names,
+    run_of,
+    step_of,
+)
+from gateway.stores.filters import FACET_RUNS, LIVE, OUTCOMES, Facets, RunFilter
+from gateway.stores.health import (
+    COSTS,
+    HEALTH_RUNS,
+    RECENT_RUNS,
+    SPREAD_RUNS,
+    SUMMED,
+    HealthSummary,
+    add_up,
+    agent_health,
+    recent_run,
+    spread,
+    summary,
+)
+from gateway.stores.lists import (
+    ConversationPage,
+    ConversationSummary,
+    NewestRuns,
+    PageRequest,
+    RunPage,
+    decode_cursor,
+    encode_cursor,
+)
+from gateway.stores.protocols import PruneReport, StoreError, exported
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import (
@@ -29,6 +57,9 @@ from gateway.stores.sql.engine import (
     record_of,
 )
 from gateway.stores.sql.usage import facets, usage_of, where
+from gateway.stores.totals import AT_ONCE, ExperimentRun
+from gateway.stores.traces import RunTrace
+from gateway.stores.under_way import LiveQuery, LiveRun
 from gateway.stores.usage import UsagePoint, UsageQuery
 from gateway.values import FieldDict, Texts, by_name
 
@@ -45,12 +76,10 @@ SORTS = {
     "cost": "coalesce(r.cost_usd, -1.0)",
     "peak": "r.composite_peak",
 }
-_STEPS = ", ".join(codec.STEP_COLUMNS)
-_STEPS_WITHOUT_CONTENT = ", ".join(
-    ["NULL" if name == "content" else name for name in codec.STEP_COLUMNS]
-)
+_STEPS = ", ".join(STEP_COLUMNS)
+_STEPS_WITHOUT_CONTENT = ", ".join(["NULL" if name == "content" else name for name in STEP_COLUMNS])
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
-_CONVERSATION = codec.names(lists.ConversationSummary, "runs")
+_CONVERSATION = names(ConversationSummary, "runs")
 _NEWEST_STEP = f"""
 SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
 ORDER BY step_index DESC LIMIT 1
@@ -62,7 +91,7 @@ SELECT step_index FROM steps WHERE run_pk = :pk AND (composite IS NULL OR NOT EX
 )) AND step_index BETWEEN 0 AND :newest ORDER BY step_index DESC LIMIT 1
 """
 _GUIDANCE = f"""
-SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'
+SELECT {INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'
 ORDER BY step_index DESC, ordinal DESC LIMIT 1
 """
 _SPENT = """
@@ -80,12 +109,12 @@ _EXPRESSIONS = {
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
-        for name in health.SUMMED
+        for name in SUMMED
         if name not in _FLOATS
     },
     **{name: f"coalesce(sum(r.{name}), 0)" for name in _FLOATS},
     # sum() of only unknown values is NULL: the cost stays unknown.
-    **{name: f"sum(r.{name})" for name in health.COSTS},
+    **{name: f"sum(r.{name})" for name in COSTS},
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
@@ -100,7 +129,7 @@ class SQLRunStore:
         self._engine = engine
         self._forms = engine.forms
 
-    async def list_runs(self, runs: filters.RunFilter, page: lists.PageRequest) -> lists.RunPage:
+    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
@@ -118,36 +147,36 @@ class SQLRunStore:
         listed = f"ORDER BY {key} {order}, r.id {order}"
         # The page first: rows of all columns, with their conversations, take longer to sort.
         sql = f"""
-            SELECT {codec.RUN} FROM {codec.RUNS} WHERE r.pk IN (
+            SELECT {RUN} FROM {RUNS} WHERE r.pk IN (
                 SELECT r.pk FROM runs AS r WHERE {condition} {listed} LIMIT {page.limit + 1}
             ) {listed}
         """
-        found = await self._engine.made(codec.run_of, sql, **values)
+        found = await self._engine.made(run_of, sql, **values)
         shown = tuple(found[: page.limit])
         more = len(found) > page.limit
-        return lists.RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
+        return RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
-    async def count_runs(self, runs: filters.RunFilter) -> int:
+    async def count_runs(self, runs: RunFilter) -> int:
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
-    async def newest_runs(self, runs: filters.RunFilter) -> lists.NewestRuns:
+    async def newest_runs(self, runs: RunFilter) -> NewestRuns:
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
         sql = f"""
-            SELECT {_DURATION}, r.cost_usd, r.calls, r.started_at, {codec.SESSION}
-            FROM {codec.RUNS} WHERE {condition}
-            ORDER BY r.started_at DESC, r.id DESC LIMIT {health.SPREAD_RUNS}
+            SELECT {_DURATION}, r.cost_usd, r.calls, r.started_at, {SESSION}
+            FROM {RUNS} WHERE {condition}
+            ORDER BY r.started_at DESC, r.id DESC LIMIT {SPREAD_RUNS}
         """
         rows = await self._engine.fetch(sql, **values)
-        return lists.NewestRuns(
-            spread=health.spread([row[:3] for row in rows]),
+        return NewestRuns(
+            spread=spread([row[:3] for row in rows]),
             sessions=tuple({row[4] for row in rows}),
-            every=len(rows) < health.SPREAD_RUNS,
+            every=len(rows) < SPREAD_RUNS,
             oldest=nextafter(rows[-1][3], inf) if rows else 0.0,
         )
 
@@ -156,11 +185,11 @@ class SQLRunStore:
         done = await self._engine.transact(lambda c: c.value(statement), patient=True)
         return bool(done == STEPS_AT_ONCE)
 
-    async def _before_search(self, runs: filters.RunFilter) -> None:
+    async def _before_search(self, runs: RunFilter) -> None:
         """Bring in what is new. A database that cannot be written is searched as it is."""
         if not runs.search:
             return
-        with suppress(protocols.StoreError):
+        with suppress(StoreError):
             for _ in range(_BATCHES):
                 if not await self.index_results():
                     return
@@ -173,18 +202,18 @@ class SQLRunStore:
         content: bool = True,
         after_step: int = -1,
         limit: int | None = None,
-    ) -> traces.RunTrace | None:
+    ) -> RunTrace | None:
         values: FieldDict = {"id": run_id}
-        condition = where(filters.RunFilter(tenant=tenant), values, self._forms)
-        run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
+        condition = where(RunFilter(tenant=tenant), values, self._forms)
+        run = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
-        injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
+        injections = f"SELECT {INJECTIONS} FROM injections {_WINDOW}, ordinal"
         if limit is None:
             last = MAX_INT
         else:
             last = min(MAX_INT, after_step + limit)
 
-        async def work(connection: Connection) -> traces.RunTrace | None:
+        async def work(connection: Connection) -> RunTrace | None:
             found = await connection.row(run, **values)
             if found is None:
                 return None
@@ -192,10 +221,10 @@ class SQLRunStore:
             part = {"pk": pk, "after": max(after_step, -1), "last": last}
             step_rows = await connection.fetch(steps, **part)
             injected = await connection.fetch(injections, **part)
-            return traces.RunTrace(
-                run=codec.run_of(row),
-                steps=tuple(await connection.made(partial(codec.step_of, run_id), step_rows)),
-                injections=tuple([codec.injection_of(run_id, each) for each in injected]),
+            return RunTrace(
+                run=run_of(row),
+                steps=tuple(await connection.made(partial(step_of, run_id), step_rows)),
+                injections=tuple([injection_of(run_id, each) for each in injected]),
             )
 
         return await self._engine.view(work)
@@ -203,11 +232,11 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        if outcome not in filters.OUTCOMES:
-            known = ", ".join(filters.OUTCOMES)
+        if outcome not in OUTCOMES:
+            known = ", ".join(OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: FieldDict = {"id": run_id, "new": outcome, "source": source}
-        condition = where(filters.RunFilter(tenant=tenant), values, self._forms)
+        condition = where(RunFilter(tenant=tenant), values, self._forms)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -221,12 +250,12 @@ class SQLRunStore:
         external_key: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> lists.ConversationPage:
-        page = lists.PageRequest(limit=limit, cursor=cursor)
+    ) -> ConversationPage:
+        page = PageRequest(limit=limit, cursor=cursor)
         at: float | None = None
         values: FieldDict = {"after_id": None}
         if page.cursor is not None:
-            at, values["after_id"] = lists.decode_cursor(page.cursor)
+            at, values["after_id"] = decode_cursor(page.cursor)
         wanted = {
             "tenant": ("tenant = :tenant", tenant),
             "external_key": ("external_key = :external_key", external_key),
@@ -239,26 +268,22 @@ class SQLRunStore:
             ORDER BY created_at DESC, id DESC LIMIT {page.limit + 1}
         """
         rows = await self._engine.fetch(sql, **values)
-        names = (*_CONVERSATION, "runs")
-        found = tuple(map(record_of(lists.ConversationSummary, names), rows[: page.limit]))
+        shown = (*_CONVERSATION, "runs")
+        found = tuple(map(record_of(ConversationSummary, shown), rows[: page.limit]))
         more = len(rows) > page.limit
         last = None
         if more:
-            last = lists.encode_cursor(found[-1].created_at, found[-1].id)
-        return lists.ConversationPage(conversations=found, next_cursor=last)
+            last = encode_cursor(found[-1].created_at, found[-1].id)
+        return ConversationPage(conversations=found, next_cursor=last)
 
-    async def facets(
-        self, *, tenant: str | None, newest: int = filters.FACET_RUNS
-    ) -> filters.Facets:
-        runs = filters.RunFilter(tenant=tenant)
+    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
+        runs = RunFilter(tenant=tenant)
         return await self._engine.read(partial(facets, runs, newest, self._forms))
 
-    async def health_summary(
-        self, runs: filters.RunFilter, *, newest: int = health.HEALTH_RUNS
-    ) -> health.HealthSummary:
+    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
         return await self._engine.view(partial(_summarize, runs.summed, newest, self._forms))
 
-    async def live_runs(self, query: under_way.LiveQuery) -> tuple[under_way.LiveRun, ...]:
+    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
         return await self._engine.view(partial(_live_runs, query, self._forms))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
@@ -266,27 +291,25 @@ class SQLRunStore:
 
     async def experiment_runs(
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
-    ) -> list[totals.ExperimentRun]:
+    ) -> list[ExperimentRun]:
         values: FieldDict = {}
-        wanted = filters.RunFilter(tenant=tenant, experiment=experiment, since=since)
+        wanted = RunFilter(tenant=tenant, experiment=experiment, since=since)
         condition = where(wanted.summed, values, self._forms)
-        found: list[totals.ExperimentRun] = []
+        found: list[ExperimentRun] = []
         after = "TRUE"
         while True:
             sql = f"""
-                SELECT {codec.EXPERIMENT_RUN} FROM {codec.RUNS} WHERE {condition} AND {after}
-                ORDER BY r.started_at, r.id LIMIT {totals.AT_ONCE}
+                SELECT {EXPERIMENT_RUN} FROM {RUNS} WHERE {condition} AND {after}
+                ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
             """
-            more = await self._engine.made(codec.experiment_run_of, sql, **values)
+            more = await self._engine.made(experiment_run_of, sql, **values)
             found += more
-            if len(more) < totals.AT_ONCE:
+            if len(more) < AT_ONCE:
                 return found
             after = "(r.started_at, r.id) > (:after, :after_id)"
             values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
-    def export_runs(
-        self, runs: filters.RunFilter, *, content: bool = True
-    ) -> AsyncIterator[traces.RunTrace]:
+    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         return exported(self, runs, content=content)
 
     async def prune(
@@ -296,15 +319,13 @@ class SQLRunStore:
         max_bytes: int | None = None,
         active_since: float | None = None,
         keep: Sequence[str] = (),
-    ) -> protocols.PruneReport:
+    ) -> PruneReport:
         # The rows to remove are selected by reads, which delay no commit; each transaction removes
         # one batch.
         engine = self._engine
         before = await _used(engine)
         if not await engine.upkeep.begin():
-            return protocols.PruneReport(
-                conversations=0, runs=0, bytes_before=before, bytes_after=before
-            )
+            return PruneReport(conversations=0, runs=0, bytes_before=before, bytes_after=before)
         by_id = f"SELECT pk FROM conversations WHERE {engine.forms.among('id', 'keep', 'text')}"
         kept = [pk for (pk,) in await engine.fetch(by_id, keep=list(keep))]
         work = _Round(engine, kept)
@@ -314,7 +335,7 @@ class SQLRunStore:
         if limit < inf:
             await work.make_room(limit, inf if active_since is None else active_since)
         await engine.upkeep.remove_heads(work.conversations)
-        return protocols.PruneReport(
+        return PruneReport(
             conversations=work.conversations,
             runs=work.runs,
             bytes_before=before,
@@ -323,8 +344,8 @@ class SQLRunStore:
 
 
 async def _summarize(
-    runs: filters.RunFilter, newest: int, forms: SqlForms, connection: Connection
-) -> health.HealthSummary:
+    runs: RunFilter, newest: int, forms: SqlForms, connection: Connection
+) -> HealthSummary:
     """The summary of the newest runs that match."""
     values: FieldDict = {}
     condition = where(runs, values, forms)
@@ -340,27 +361,27 @@ async def _summarize(
     """)
     recent = await fetch(f"""
         SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
-        FROM runs AS r WHERE {condition} {newest_first} {health.RECENT_RUNS}
+        FROM runs AS r WHERE {condition} {newest_first} {RECENT_RUNS}
     """)
     more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
-    return health.summary(
+    return summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        counted=await connection.computed(health.add_up, counted),
-        by_agent=tuple([health.agent_health(*row) for row in by_agent]),
-        recent=tuple([health.recent_run(*row) for row in reversed(recent)]),
+        counted=await connection.computed(add_up, counted),
+        by_agent=tuple([agent_health(*row) for row in by_agent]),
+        recent=tuple([recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),
     )
 
 
 async def _live_runs(
-    query: under_way.LiveQuery, forms: SqlForms, connection: Connection
-) -> tuple[under_way.LiveRun, ...]:
+    query: LiveQuery, forms: SqlForms, connection: Connection
+) -> tuple[LiveRun, ...]:
     values: FieldDict = {}
-    wanted = filters.RunFilter(tenant=query.tenant, since=query.begun, mode=filters.LIVE)
+    wanted = RunFilter(tenant=query.tenant, since=query.begun, mode=LIVE)
     sql = f"""
-        SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
+        SELECT {RUN}, r.pk FROM {RUNS}
         WHERE {where(wanted, values, forms)} AND r.ended_at IS NULL
             AND r.outcome IS NULL AND r.updated_at >= :seen
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
@@ -370,23 +391,23 @@ async def _live_runs(
     calm = _CALM.format(fired=forms.elements("readings", "fired"), length=severity.LENGTH_MONITOR)
     live = []
     for *row, pk in rows:
-        run = codec.run_of(row)
+        run = run_of(row)
         stuck = 0
         ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
         step = await connection.row(_NEWEST_STEP, pk=pk)
         newest = None
         if step:
-            newest = codec.step_of(run.id, step)
+            newest = step_of(run.id, step)
         if newest is not None and newest.fired:
             last = await connection.value(calm, pk=pk, newest=newest.step_index)
             stuck = newest.step_index - (-1 if last is None else last)
         guidance = await connection.row(_GUIDANCE, pk=pk)
         live.append(
-            under_way.LiveRun(
+            LiveRun(
                 run=run,
                 newest=newest,
                 stuck_steps=stuck,
-                guidance=codec.injection_of(run.id, guidance) if guidance else None,
+                guidance=injection_of(run.id, guidance) if guidance else None,
                 spent_usd=usd,
                 recent_calls=calls,
             )

@@ -6,10 +6,36 @@ from importlib import resources
 
 from msgspec import structs
 
-from gateway.stores import codec, filters, lists, sessions
-from gateway.stores.codec import SESSION, names
+from gateway.stores import lists
+from gateway.stores.codec import (
+    INJECTION_COLUMNS,
+    READ_TITLE,
+    RUN,
+    RUNS,
+    SESSION,
+    content_of,
+    injection_of,
+    names,
+    run_of,
+    step_of,
+)
+from gateway.stores.filters import RunFilter
 from gateway.stores.learning import JOBS
 from gateway.stores.redact import MAX_INT
+from gateway.stores.sessions import (
+    MOST_CALLS,
+    SHOWN_RUNS,
+    Member,
+    Session,
+    SessionCalls,
+    SessionPage,
+    SessionSums,
+    SessionTree,
+    answered_title,
+    called_title,
+    said_title,
+    short_title,
+)
 from gateway.stores.severity import SEVERITIES
 from gateway.stores.sql.engine import Connection, Engine
 from gateway.stores.sql.migrations import expanded, parts_of
@@ -23,21 +49,21 @@ _NAMED = {
     "session": SESSION,
     "session_of_m": SESSION.replace("c.", "m."),
     "last": LAST,
-    "run": codec.RUN,
-    "runs_of": codec.RUNS,
-    "read_title": codec.READ_TITLE,
-    "injections": ", ".join([f"i.{name}" for name in codec.INJECTION_COLUMNS]),
+    "run": RUN,
+    "runs_of": RUNS,
+    "read_title": READ_TITLE,
+    "injections": ", ".join([f"i.{name}" for name in INJECTION_COLUMNS]),
 }
 _PARTS = parts_of(resources.files(__package__).joinpath("sessions.sql")) | _NAMED
 _SQL = {name: expanded(part, _PARTS) for name, part in _PARTS.items()}
-_SUMS = (*names(sessions.SessionSums), "tenant", "started_at", "last_at")
-_MEMBER = names(sessions.Member, "depth", "runs")
+_SUMS = (*names(SessionSums), "tenant", "started_at", "last_at")
+_MEMBER = names(Member, "depth", "runs")
 # What a title is made of: a statement, and how one of its texts becomes a title.
 _TITLES = (
-    ("said", sessions.said_title),
-    ("tasks", sessions.short_title),
-    ("done", lambda text: sessions.called_title(codec.content_of(text))),
-    ("done", lambda text: sessions.answered_title(codec.content_of(text))),
+    ("said", said_title),
+    ("tasks", short_title),
+    ("done", lambda text: called_title(content_of(text))),
+    ("done", lambda text: answered_title(content_of(text))),
 )
 
 
@@ -60,12 +86,12 @@ class SessionStore:
 
     async def list_sessions(
         self,
-        runs: filters.RunFilter,
+        runs: RunFilter,
         page: lists.PageRequest,
         *,
         side: bool = False,
         among: Sequence[str] | None = None,
-    ) -> sessions.SessionPage:
+    ) -> SessionPage:
         """One page of the sessions with a run that matches, ordered by their start or by sums over
         all their runs. `side`: instead of them what clients asked for themselves, without a
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
@@ -81,20 +107,20 @@ class SessionStore:
             about["after"] = f"(key, place) {sign} (:after, :after_id)"
         sql = _SQL["listed"].format(sessions=found, **about)
 
-        async def work(connection: Connection) -> sessions.SessionPage:
+        async def work(connection: Connection) -> SessionPage:
             rows = await connection.fetch(sql, **values)
             ids = [row[0] for row in rows[: page.limit]]
-            found = await self._sessions(ids, connection, most=sessions.SHOWN_RUNS)
+            found = await self._sessions(ids, connection, most=SHOWN_RUNS)
             last = None
             if len(rows) > page.limit:
                 last = lists.encode_cursor(*rows[page.limit - 1][1:])
-            return sessions.SessionPage(sessions=found, next_cursor=last)
+            return SessionPage(sessions=found, next_cursor=last)
 
         return await self._engine.view(work)
 
     async def count_sessions(
         self,
-        runs: filters.RunFilter,
+        runs: RunFilter,
         *,
         side: bool = False,
         among: Sequence[str] | None = None,
@@ -109,32 +135,32 @@ class SessionStore:
         sql = _SQL["count"].format(sessions=found, limit=most + 1 if most else MAX_INT)
         return int((await self._engine.fetch(sql, **values))[0][0])
 
-    async def session(self, name: str, *, tenant: str | None) -> sessions.SessionTree | None:
+    async def session(self, name: str, *, tenant: str | None) -> SessionTree | None:
         """The session of an id: its own, that of one of its conversations or runs, or the client's
         own id; None when the tenant has none."""
 
-        async def work(connection: Connection) -> sessions.SessionTree | None:
+        async def work(connection: Connection) -> SessionTree | None:
             root = await connection.value(_SQL["named"], id=name, tenant=tenant)
             for session in await self._sessions([root] if root else [], connection):
-                return sessions.SessionTree(
+                return SessionTree(
                     session=session, members=await self._members(session, connection)
                 )
             return None
 
         return await self._engine.view(work)
 
-    async def calls(self, session: sessions.Session) -> sessions.SessionCalls:
+    async def calls(self, session: Session) -> SessionCalls:
         """The calls of a session in short, and what steering cost beside them."""
 
-        async def work(connection: Connection) -> sessions.SessionCalls:
+        async def work(connection: Connection) -> SessionCalls:
             rows = []
             for name in ("calls", "texts", "read"):
-                sql = _SQL[name].format(most=sessions.MOST_CALLS, **self._filled)
+                sql = _SQL[name].format(most=MOST_CALLS, **self._filled)
                 rows.append(await connection.fetch(sql, ids=[session.id], kind=JOBS))
             steps, texts, ((tokens, usd),) = rows
-            return sessions.SessionCalls(
-                steps=tuple(await connection.made(lambda r: codec.step_of(r[0], r[1:]), steps)),
-                texts=tuple([codec.injection_of(row[0], row[1:]) for row in texts]),
+            return SessionCalls(
+                steps=tuple(await connection.made(lambda r: step_of(r[0], r[1:]), steps)),
+                texts=tuple([injection_of(row[0], row[1:]) for row in texts]),
                 reader_tokens=tokens,
                 reader_usd=usd,
             )
@@ -142,7 +168,7 @@ class SessionStore:
         return await self._engine.view(work)
 
     def _found(
-        self, runs: filters.RunFilter, sort: str, *, side: bool, among: Sequence[str] | None
+        self, runs: RunFilter, sort: str, *, side: bool, among: Sequence[str] | None
     ) -> tuple[str, FieldDict]:
         """The statement for the sessions that match, and its values. By their start they are
         walked through, each asked by itself; else all are read."""
@@ -158,7 +184,7 @@ class SessionStore:
         if among is not None:
             values["ids"] = list(among)
             within += f" AND {self._chosen(table)}"
-        elif (others := structs.replace(runs, tenant=None)) != filters.RunFilter():
+        elif (others := structs.replace(runs, tenant=None)) != RunFilter():
             # The tenant is asked for above: by that of runs all of them would be read.
             matching = where(others, values, self._engine.forms)
         if is_walk:
@@ -176,26 +202,24 @@ class SessionStore:
 
     async def _sessions(
         self, ids: Sequence[str], connection: Connection, most: int = MAX_INT
-    ) -> tuple[sessions.Session, ...]:
+    ) -> tuple[Session, ...]:
         """The sessions of these ids, in their order; each with the newest `most` of its runs."""
         runs: dict[str, list[RunRecord]] = defaultdict(list)
         sql = _SQL["runs"].format(most=most, **self._filled)
         rows = await connection.fetch(sql, ids=list(ids))
-        for run in await connection.made(codec.run_of, rows):
+        for run in await connection.made(run_of, rows):
             runs[run.session_id].append(run)
         titles = await self._titles(runs, connection)
-        found: dict[str, sessions.Session] = {}
+        found: dict[str, Session] = {}
         sql = _SQL["sums"].format(**self._filled)
         for name, *sums in await connection.fetch(sql, ids=list(ids)):
             values = by_name(_SUMS, sums)
             values["severity"] = SEVERITIES[values["severity"]]
             about = {"id": name, "title": titles.get(name, ""), "runs": tuple(runs[name])}
-            found[name] = sessions.Session(**values, **about)
+            found[name] = Session(**values, **about)
         return tuple([found[name] for name in ids if runs[name]])
 
-    async def _members(
-        self, session: sessions.Session, connection: Connection
-    ) -> tuple[sessions.Member, ...]:
+    async def _members(self, session: Session, connection: Connection) -> tuple[Member, ...]:
         runs: dict[str, list[RunRecord]] = defaultdict(list)
         for run in reversed(session.runs):
             runs[run.conversation_id].append(run)
@@ -206,7 +230,7 @@ class SessionStore:
             values = by_name(_MEMBER, row)
             name = values["id"]
             depths[name] = depths.get(values["parent_id"], -1) + 1
-            found.append(sessions.Member(**values, depth=depths[name], runs=tuple(runs[name])))
+            found.append(Member(**values, depth=depths[name], runs=tuple(runs[name])))
         return tuple(found)
 
     async def _titles(

@@ -9,7 +9,7 @@ from contextlib import closing
 import apsw
 
 from gateway.config.storage import StorageSettings
-from gateway.stores import protocols
+from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.sqlite.files import create_private
 from gateway.values import T
 
@@ -71,9 +71,7 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     def prepare(connection: apsw.Connection) -> None:
         _claim(connection, settings.path)
         if _journal_mode(connection, settings) != "wal":
-            raise protocols.StoreUnavailable(
-                f"{settings.path!r} is on a file system without shared memory"
-            )
+            raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
 
@@ -140,7 +138,7 @@ def load_vector_extension(connection: apsw.Connection) -> None:
         finally:
             connection.enable_load_extension(False)
     except (ImportError, apsw.Error, OSError) as error:
-        raise protocols.StoreUnavailable(
+        raise StoreUnavailable(
             f"the pattern store needs the sqlite-vec extension, which does not load ({error}); "
             "install the package sqlite-vec for this platform, or set etraces.enabled: false"
         ) from error
@@ -167,5 +165,5 @@ def _claim(connection: apsw.Connection, path: str) -> None:
     if connection.pragma("application_id") == APPLICATION_ID:
         return
     if occupied:
-        raise protocols.SchemaMismatch(f"{path!r} is the database of another application")
+        raise SchemaMismatch(f"{path!r} is the database of another application")
     connection.pragma("application_id", APPLICATION_ID)

@@ -12,7 +12,25 @@ from typing import Any
 import apsw
 import orjson
 
-from gateway.stores import codec
+from gateway.stores.codec import (
+    CONVERSATION_COLUMNS,
+    DECISION_COLUMNS,
+    INJECTION_COLUMNS,
+    SCORE_COLUMNS,
+    STEP_COLUMNS,
+    SUM_COLUMNS,
+    UPDATE_COLUMNS,
+    call_json,
+    content_json,
+    decision_row,
+    injection_row,
+    score_row,
+    step_row,
+    tags_json,
+    totals_of,
+    totals_row,
+    update_row,
+)
 from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
 from gateway.stores.protocols import MAX_HEADS, StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
@@ -255,10 +273,10 @@ def _assigned(names: Sequence[str]) -> str:
     return ", ".join([f"{name} = ?" for name in names])
 
 
-_TOTALS = (*codec.SUM_COLUMNS, "counts")
+_TOTALS = (*SUM_COLUMNS, "counts")
 _CHANGING = ("updated_at", "served_head", "message_count", "signature", "has_tools", "state")
 _INSERT_CONVERSATION = f"""
-{_insert("conversations", *codec.CONVERSATION_COLUMNS)} ON CONFLICT (id) DO NOTHING RETURNING pk
+{_insert("conversations", *CONVERSATION_COLUMNS)} ON CONFLICT (id) DO NOTHING RETURNING pk
 """
 _UPDATE_CONVERSATION = f"""
 UPDATE conversations SET version = version + 1, {_assigned(_CHANGING)}
@@ -275,7 +293,7 @@ ON CONFLICT DO UPDATE SET {excluded(("conversation_pk", "content"))}
 _FIND_RUN = f"""
 SELECT pk, outcome, outcome_source, tags, {columns(_TOTALS)} FROM runs WHERE id = ? AND tenant = ?
 """
-_INSERT_RUN = _insert("runs", "id", "conversation_pk", "tenant", *codec.UPDATE_COLUMNS, *_TOTALS)
+_INSERT_RUN = _insert("runs", "id", "conversation_pk", "tenant", *UPDATE_COLUMNS, *_TOTALS)
 _UPDATE_RUN = f"""
 UPDATE runs
 SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, outcome_source = ?,
@@ -284,7 +302,7 @@ SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, ou
 WHERE pk = ?
 """
 _UPDATE_SUMS = f"UPDATE runs SET {_assigned(_TOTALS)} WHERE pk = ?"
-_INSERT_STEP = _insert("steps", "run_pk", *codec.STEP_COLUMNS)
+_INSERT_STEP = _insert("steps", "run_pk", *STEP_COLUMNS)
 _FIND_STEP = """
 SELECT call, composite IS NOT NULL, state, content FROM steps WHERE run_pk = ? AND step_index = ?
 """
@@ -292,14 +310,14 @@ _UPDATE_CALL = """
 UPDATE steps SET call = ?, content = coalesce(?, content) WHERE run_pk = ? AND step_index = ?
 """
 _UPDATE_SCORES = f"""
-UPDATE steps SET {_assigned(codec.SCORE_COLUMNS)}, content = ? WHERE run_pk = ? AND step_index = ?
+UPDATE steps SET {_assigned(SCORE_COLUMNS)}, content = ? WHERE run_pk = ? AND step_index = ?
 """
-_INSERT_INJECTION = _insert("injections", "run_pk", *codec.INJECTION_COLUMNS)
+_INSERT_INJECTION = _insert("injections", "run_pk", *INJECTION_COLUMNS)
 _FIND_INJECTIONS = """
 SELECT step_index, ordinal FROM injections WHERE run_pk = ? AND step_index >= ?
 """
 _INSERT_DECISION = f"""
-{_insert("pattern_decisions", *codec.DECISION_COLUMNS, "tenant", "at")} ON CONFLICT DO NOTHING
+{_insert("pattern_decisions", *DECISION_COLUMNS, "tenant", "at")} ON CONFLICT DO NOTHING
 """
 _ADD_USAGE = f"""
 {_insert("usage_by_hour", "tenant", "tags", "hour", "agent", "model", *ADDED)}
@@ -308,7 +326,7 @@ ON CONFLICT (hour, tenant, agent, model, tags) DO UPDATE SET
     cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_by_hour.cost_usd
         ELSE coalesce(usage_by_hour.cost_usd, 0.0) + excluded.cost_usd END
 """
-_conversation = attrgetter(*codec.CONVERSATION_COLUMNS)
+_conversation = attrgetter(*CONVERSATION_COLUMNS)
 _changing = attrgetter(*_CHANGING, "id", "version", "tenant")
 
 
@@ -328,7 +346,7 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
     for run in call.runs:
         _save_run(call, run, conversation_pk, connection=connection)
     for decision in call.decisions:
-        made = (*codec.decision_row(decision), tenant, conversation.updated_at)
+        made = (*decision_row(decision), tenant, conversation.updated_at)
         connection.execute(_INSERT_DECISION, made)
     return conversation.version + 1
 
@@ -337,7 +355,7 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
     if record.version:
         saved = connection.execute(_UPDATE_CONVERSATION, _changing(record))
     else:
-        first = by_name(codec.CONVERSATION_COLUMNS, _conversation(record))
+        first = by_name(CONVERSATION_COLUMNS, _conversation(record))
         saved = connection.execute(_INSERT_CONVERSATION, tuple((first | {"version": 1}).values()))
     rows: list[Any] = saved.fetchall()
     if rows:
@@ -361,7 +379,7 @@ def _save_run(
     found: list[Any] = execute(_FIND_RUN, (run.id, tenant)).fetchall()
     if found:
         pk, outcome, source, tags, *sums = found[0]
-        totals = codec.totals_of(sums)
+        totals = totals_of(sums)
         stored = _stored_steps(pk, steps, totals.steps, connection=connection)
         if injected:
             first = min(row.step_index for row in injected)
@@ -376,27 +394,27 @@ def _save_run(
     plan = plan_steps(steps, stored)
     totals = plan.totals(totals, sources)
     if not run.updated_at:
-        execute(_UPDATE_SUMS, (*codec.totals_row(totals), pk))
+        execute(_UPDATE_SUMS, (*totals_row(totals), pk))
     elif found:
         if run.tags:
             tags = _add_tags(pk, run, tags, connection=connection)
         latest = (run.updated_at, run.ended_at, run.state)
         policy = (run.mode, run.policy_digest, run.model_requested, run.task_preview)
         outcome = settled_outcome((outcome, source), run)
-        execute(_UPDATE_RUN, (*latest, *outcome, *policy, *codec.totals_row(totals), pk))
+        execute(_UPDATE_RUN, (*latest, *outcome, *policy, *totals_row(totals), pk))
     else:
-        tags = codec.tags_json(run.tags)
-        about = (run.id, conversation_pk, tenant, *codec.update_row(run))
-        execute(_INSERT_RUN, (*about, *codec.totals_row(totals)))
+        tags = tags_json(run.tags)
+        about = (run.id, conversation_pk, tenant, *update_row(run))
+        execute(_INSERT_RUN, (*about, *totals_row(totals)))
         pk = connection.last_insert_rowid()
-    connection.executemany(_INSERT_STEP, [(pk, *codec.step_row(step)) for step in plan.fresh])
+    connection.executemany(_INSERT_STEP, [(pk, *step_row(step)) for step in plan.fresh])
     for late in plan.late:
-        scores = (*codec.score_row(late.step), codec.content_json(late.content))
+        scores = (*score_row(late.step), content_json(late.content))
         execute(_UPDATE_SCORES, (*scores, pk, late.step.step_index))
     for index, (made, content) in plan.calls.items():
-        execute(_UPDATE_CALL, (codec.call_json(made), codec.content_json(content), pk, index))
+        execute(_UPDATE_CALL, (call_json(made), content_json(content), pk, index))
     for row in injected:
-        execute(_INSERT_INJECTION, (pk, *codec.injection_row(row)))
+        execute(_INSERT_INJECTION, (pk, *injection_row(row)))
     for summed in usage_rows(run, plan.scored, plan.called):
         execute(_ADD_USAGE, (tenant, tags, *summed))
 
@@ -407,7 +425,7 @@ def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection)
     known = orjson.loads(stored)
     if not run.tags.keys() - known.keys():
         return stored
-    tags = codec.tags_json({**run.tags, **known})
+    tags = tags_json({**run.tags, **known})
     connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
     return tags
 

@@ -12,7 +12,16 @@ from typing import Any
 import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.stores import protocols
+from gateway.stores.protocols import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreReplaced,
+    StoreUnavailable,
+)
 
 if sys.platform != "win32":
     import fcntl
@@ -25,17 +34,17 @@ _LOG_SUFFIXES = (LOG, INDEX)
 
 _NOTHING = (0, 0, 0, 0)
 
-_MEANINGS: tuple[tuple[type[Exception], type[protocols.StoreError], str], ...] = (
-    (apsw.BusyError, protocols.StoreBusy, "is locked by another process"),
-    (apsw.LockedError, protocols.StoreBusy, "is locked"),
-    (apsw.FullError, protocols.StoreFull, "cannot grow: the disk or the database is full"),
-    (apsw.ReadOnlyError, protocols.StoreReadOnly, "is read-only"),
-    (apsw.PermissionsError, protocols.StoreReadOnly, "may not be written"),
-    (apsw.NotADBError, protocols.StoreCorrupt, "is not an SQLite database"),
-    (apsw.CorruptError, protocols.StoreCorrupt, "is damaged"),
-    (apsw.CantOpenError, protocols.StoreUnavailable, "cannot be opened"),
-    (apsw.IOError, protocols.StoreUnavailable, "cannot be read or written"),
-    (apsw.NoMemError, protocols.StoreUnavailable, "is out of memory"),
+_MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (apsw.BusyError, StoreBusy, "is locked by another process"),
+    (apsw.LockedError, StoreBusy, "is locked"),
+    (apsw.FullError, StoreFull, "cannot grow: the disk or the database is full"),
+    (apsw.ReadOnlyError, StoreReadOnly, "is read-only"),
+    (apsw.PermissionsError, StoreReadOnly, "may not be written"),
+    (apsw.NotADBError, StoreCorrupt, "is not an SQLite database"),
+    (apsw.CorruptError, StoreCorrupt, "is damaged"),
+    (apsw.CantOpenError, StoreUnavailable, "cannot be opened"),
+    (apsw.IOError, StoreUnavailable, "cannot be read or written"),
+    (apsw.NoMemError, StoreUnavailable, "is out of memory"),
 )
 
 
@@ -58,7 +67,7 @@ class FileIdentity:
         self.doubt = ""
         """The reason why the file has to be checked before it is used again; empty without one."""
 
-    def lost(self) -> protocols.StoreReplaced | None:
+    def lost(self) -> StoreReplaced | None:
         """Returns the error for writes to files that are no longer the ones at the path, or that
         another program has written to. Called while the writer is open, in its thread."""
         if self.path == IN_MEMORY:
@@ -67,14 +76,14 @@ class FileIdentity:
         now = look(self.path)
         is_there = now[2] > 0 and now[:2] == self._file[:2]  # an empty file is none of ours
         if not is_there or look(self.path + LOG)[:2] != self._log:
-            return protocols.StoreReplaced(f"{self.path!r} was deleted or replaced")
+            return StoreReplaced(f"{self.path!r} was deleted or replaced")
         is_changed = now != self._file and self._moves and self._index.moves() == self._moves
         if is_changed and not self.doubt:
             self.doubt = "was written to by another program"
         self._file = now
         self._moves = moves
         if self.doubt:
-            return protocols.StoreDamaged(f"{self.path!r} {self.doubt}")
+            return StoreDamaged(f"{self.path!r} {self.doubt}")
         return None
 
     def is_quiet(self) -> bool:
@@ -97,7 +106,7 @@ class FileIdentity:
         damaged, the file is checked."""
         doubt = f"is damaged ({error})"
         translated = translate(error, self.path)
-        if isinstance(translated, protocols.StoreCorrupt) and doubt != self._sound:
+        if isinstance(translated, StoreCorrupt) and doubt != self._sound:
             self.doubt = doubt
         return translated
 
@@ -150,13 +159,13 @@ def translate(error: BaseException, path: str) -> BaseException:
         return error
     meaning, words = next(
         ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
-        (protocols.StoreError, "refused the operation"),
+        (StoreError, "refused the operation"),
     )
-    if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
-        meaning = protocols.StoreReadOnly
+    if meaning is StoreUnavailable and (forbidden := _unwritable(path)):
+        meaning = StoreReadOnly
         words = forbidden
     if isinstance(error, apsw.SQLError) and "no such table" in str(error):
-        meaning = protocols.StoreCorrupt
+        meaning = StoreCorrupt
         words = "has lost tables"
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
