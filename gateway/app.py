@@ -35,7 +35,7 @@ _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
 class _Endpoint:
     """A handler as an ASGI application: Starlette would take a bare function for a view."""
 
-    def __init__(self, handler: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(self, handler: Callable[[Scope, Receive, Send], Awaitable[None]]):
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,7 +47,7 @@ class _OnFirstUse:
     the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the start nor a gateway
     without visitors has to pay."""
 
-    def __init__(self, build: Callable[[], Router]) -> None:
+    def __init__(self, build: Callable[[], Router]):
         self._build = build
         self._built: Router | None = None
         self._lock = asyncio.Lock()

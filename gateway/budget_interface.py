@@ -99,7 +99,7 @@ class Refused(Exception):
 
     reports: bool = False  # a sub-agent's last answer is a report of what it has done
 
-    def __init__(self, error: RunRefused, ending: Ending) -> None:
+    def __init__(self, error: RunRefused, ending: Ending):
         super().__init__(error.message)
         self.error = error
         self.ending = ending

@@ -30,7 +30,7 @@ class Room:
     other. A gateway key has at most half of the room. `elsewhere` gives bytes that are held
     anyway."""
 
-    def __init__(self, elsewhere: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, elsewhere: Callable[[], int] = lambda: 0):
         self._elsewhere = elsewhere
         self._held = 0
         self.answers = 0
@@ -92,7 +92,7 @@ class Share:
     """The room of one request or connection, nothing at first; its limits are those of the config
     it began with. `key`: the gateway key that it counts for. As a context it is given back."""
 
-    def __init__(self, room: Room, settings: ServerSettings, key: str = "") -> None:
+    def __init__(self, room: Room, settings: ServerSettings, key: str = ""):
         self._room = room
         self.settings = settings
         self.turn = room.turn

@@ -1,11 +1,11 @@
 """The command line: parse the arguments, run the command, print its result."""
 
-import argparse
 import importlib
 import importlib.util
 import os
 import sys
 import tomllib
+from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ _MODULES = {
 """The modules that declare commands, without those of features, each with its commands."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(ArgumentParser):
     """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -106,7 +106,7 @@ def _run(words: Sequence[str]) -> int:
         return 0
 
 
-def _overview() -> argparse.ArgumentParser:
+def _overview() -> ArgumentParser:
     """The parser with the names of all commands and what each is for, which their TOML files say:
     to import the modules would take ten times as long."""
     parser, commands = _program()
@@ -128,7 +128,7 @@ def declared_helps() -> dict[str, str]:
     return helps
 
 
-def _program() -> tuple[argparse.ArgumentParser, Any]:
+def _program() -> tuple[ArgumentParser, Any]:
     """The parser without commands, and what gets them."""
     parser = _Parser(
         prog="gateway",
@@ -140,7 +140,7 @@ def _program() -> tuple[argparse.ArgumentParser, Any]:
     return parser, parser.add_subparsers(required=True, metavar="COMMAND")
 
 
-def build_parser(command: str = "") -> argparse.ArgumentParser:
+def build_parser(command: str = "") -> ArgumentParser:
     """The parser of all commands; the reference is made from it. With the name
     of a `command` it may lack the others: importing their modules takes most of a short command."""
     parser, commands = _program()
@@ -167,19 +167,19 @@ def _add_own(commands: Any) -> None:
 
 
 def tree(
-    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+    parser: ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ArgumentParser, str]]:
     """(words, parser, help) of each command and verb, in order; the whole program comes first."""
     yield path, parser, parser.description or ""
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+        if isinstance(action, _SubParsersAction):
             helps = {each.dest: each.help or "" for each in action._choices_actions}
             for name, child in action.choices.items():
                 for words, below, said in tree(child, (*path, name)):
                     yield words, below, said or helps.get(words[-1], "")
 
 
-def _bench(args: argparse.Namespace) -> int:
+def _bench(args: Namespace) -> int:
     if importlib.util.find_spec("bench") is None:
         raise ConfigError("bench: not part of the package; in a clone of the source, `make bench`")
     return int(importlib.import_module("bench.__main__").main(args.rest))

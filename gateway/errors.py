@@ -60,7 +60,7 @@ class GatewayError(Exception):
     code: str | None = None  # as in OpenAI's API; None for none
     label = "internal"
 
-    def __init__(self, message: str, **answer: Unpack[AnswerParts]) -> None:
+    def __init__(self, message: str, **answer: Unpack[AnswerParts]):
         super().__init__(message)
         self.message = message
         self.status = answer.get("status") or self.status
@@ -93,7 +93,7 @@ class UnknownProvider(BadRequest):
 
     code = "unknown_provider"
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str):
         super().__init__(message, param="model")
 
 
@@ -260,7 +260,7 @@ class UpstreamFailure(GatewayError):
         retryable: bool = False,
         retry_after_s: float | None = None,
         **answer: Unpack[AnswerParts],
-    ) -> None:
+    ):
         super().__init__(message, **answer)
         self.raw_body = raw_body
         self.retryable = retryable

@@ -5,10 +5,10 @@ An operator can stop a run whatever features were deleted: holds need no budgets
 What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
 import asyncio
-import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ _FIRST = ("stop", "ask", "pause", "off")  # of the holds on one call, the one th
 class Holds:
     """The holds in force. Used on one event loop; `store` None: of this gateway only."""
 
-    def __init__(self, store: ControlStore | None, settings: Callable[[], ControlSettings]) -> None:
+    def __init__(self, store: ControlStore | None, settings: Callable[[], ControlSettings]):
         self._store = store
         self._settings = settings
         self._held: dict[str, Control] = {}
@@ -232,7 +232,7 @@ def answer_path(asked: Control, answer: str, key: bytes) -> str:
     secret = question.secret if question else ""
     until = question.until if question else 0.0
     about = f"{asked.subject}\n{asked.at!r}\n{answer}\n{until!r}"
-    mac = hmac.new(secret.encode() + key, about.encode(), hashlib.sha256).hexdigest()
+    mac = hmac.new(secret.encode() + key, about.encode(), sha256).hexdigest()
     return f"/dashboard/answer/{quote(asked.subject, safe='')}/{answer}/{mac}"
 
 

@@ -55,7 +55,7 @@ class StartWait:
     all; every other fault ends the start at once. `stopping`: whether the process was asked to end.
     """
 
-    def __init__(self, settings: StorageSettings, stopping: Callable[[], bool]) -> None:
+    def __init__(self, settings: StorageSettings, stopping: Callable[[], bool]):
         self._pause_s = min(settings.probe_interval_s, 1.0)
         self._limit_s = settings.start_wait_s
         self._stopping = stopping
@@ -98,7 +98,7 @@ def warm_up(settings: Settings) -> None:
 class Replicas:
     """The other gateways on the store, once it is `open`; until then there are none."""
 
-    def __init__(self, events: EventHub) -> None:
+    def __init__(self, events: EventHub):
         self._events = events
         self._signals: Signals | None = None
         self._runs: RunStore | None = None

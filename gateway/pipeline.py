@@ -56,7 +56,7 @@ _log = get_logger("gateway.steering")
 class Pipeline:
     """Prepares requests and sends them; `recorder` records what they become."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime):
         self._admissions = Admissions(runtime)
         self.recorder = Recorder(runtime)
         self._runtime = runtime
@@ -333,7 +333,7 @@ class Pipeline:
 class _Unread(Exception):
     """The body was not read."""
 
-    def __init__(self, reason: UnsteeredReason, message: str) -> None:
+    def __init__(self, reason: UnsteeredReason, message: str):
         super().__init__(message)
         self.reason = reason
 

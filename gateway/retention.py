@@ -37,7 +37,7 @@ class Retention:
         *,
         wall: Callable[[], float] | None = None,
         steady: Callable[[], float] = steady_clock,
-    ) -> None:
+    ):
         self._runs = runs
         self._active_within = active_within
         self._settings = settings

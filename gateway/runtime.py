@@ -55,7 +55,7 @@ class Runtime:
     raw_calls: RawKeeper | None  # keeps calls as they were sent; None when that is off
     lessons: LearningStore  # lessons, outcomes and jobs
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings):
         self.own_key = ""  # of `gateway wrap`, whose agent may be able to read the config
         self.metrics = Metrics()
         self.settings = settings

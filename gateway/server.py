@@ -1,9 +1,7 @@
 """Running the gateway: uvicorn, signals, config reloads."""
 
 import asyncio
-import contextlib
 import ctypes
-import functools
 import os
 import signal
 import socket
@@ -11,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -92,7 +92,7 @@ def serve(
     def work(place: WorkerPlace | None, own: socket.socket) -> bool:
         """Serve in this process; `place`: which worker it is."""
         sys.setswitchinterval(_SWITCH_S)
-        with contextlib.suppress(TypeError, AttributeError):  # another C library
+        with suppress(TypeError, AttributeError):  # another C library
             # glibc's M_MMAP_THRESHOLD: blocks from 1 MiB on are given back when they are freed. By
             # itself it grows with what is freed, up to 32 MiB: bodies lie in the heap, between
             # small values that stay.
@@ -104,7 +104,7 @@ def serve(
         # uvicorn raises the signal again after the drain; a requested end has exit status 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
-            with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
+            with suppress(SystemExit):  # raised by uvicorn when the start failed
                 server.run(sockets=[own])
         finally:
             if app.runtime.lost:
@@ -120,7 +120,7 @@ def serve(
 
 def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
     """uvicorn's settings: fast parsers, no headers and no log lines added."""
-    protocol = functools.partial(HttpProtocol, limits=settings.server, refused=app.refused)
+    protocol = partial(HttpProtocol, limits=settings.server, refused=app.refused)
     return uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], protocol),
@@ -150,7 +150,7 @@ class GatewayServer(uvicorn.Server):
         app: Edge,
         place: WorkerPlace | None = None,
         reloads: "Reloads | None" = None,
-    ) -> None:
+    ):
         super().__init__(config)
         self._app = app
         self._place = place
@@ -163,7 +163,7 @@ class GatewayServer(uvicorn.Server):
             label_lines(worker=place.index)
         self._reloads = reloads
         self.listening: Callable[[str], None] | None = None
-        self._announced = contextlib.ExitStack()
+        self._announced = ExitStack()
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Drain at the first signal: refuse new requests and wait for the running ones."""
@@ -181,7 +181,7 @@ class GatewayServer(uvicorn.Server):
         runtime = self._app.runtime
         if runtime.shared_metrics is not None and self._place is not None:
             await runtime.shared_metrics.start()
-            drain = functools.partial(self._without_parent, self._place.parent)
+            drain = partial(self._without_parent, self._place.parent)
             asyncio.get_running_loop().add_reader(self._place.parent, drain)
         host = runtime.settings.server.host
         port = self.servers[0].sockets[0].getsockname()[1]
@@ -242,7 +242,7 @@ class GatewayServer(uvicorn.Server):
         log.info("stopped")
 
 
-@contextlib.contextmanager
+@contextmanager
 def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[str]:
     """Serve in another thread, on a free port of the loopback interface; yields the address. Raises
     ConfigError: the text `failed`, when the start fails or takes longer than `_START_S`."""
@@ -250,7 +250,7 @@ def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[st
     sock.bind(("127.0.0.1", 0))
 
     def serve() -> None:
-        with contextlib.suppress(SystemExit):  # uvicorn's way to say that the start failed
+        with suppress(SystemExit):  # uvicorn's way to say that the start failed
             server.run(sockets=[sock])
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -274,21 +274,21 @@ class Reloads:
 
     def __init__(
         self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: "Loaded"
-    ) -> None:
+    ):
         self._runtime = runtime
         self._load = load
         self._path = path
         self._stamp, self._text = loaded
         self._reloading: asyncio.Task[None] | None = None
 
-    @contextlib.contextmanager
+    @contextmanager
     def active(self) -> Iterator[None]:
         """Watch for changes and signals while the block runs."""
         watcher = None
         if self._path:
             watcher = spawn(self._watch_file())
         # Windows has no SIGHUP, and a loop outside the main thread gets none; watching still works.
-        with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
+        with suppress(NotImplementedError, ValueError, AttributeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_soon)
         try:
             yield

@@ -99,7 +99,7 @@ class UpstreamServices:
         refusals: KnownRefusals,
         keys_required: Callable[[], bool] = lambda: False,
         instance: str = "",
-    ) -> None:
+    ):
         self.settings = settings
         self.metrics = metrics
         use_list(settings.storage.prices_file)
@@ -167,7 +167,7 @@ class Services(UpstreamServices):
         lessons: LessonLookup | None,
         keys_required: Callable[[], bool],
         instance: str,
-    ) -> None:
+    ):
         accounting = opened.accounting
         super().__init__(
             settings,

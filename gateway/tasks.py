@@ -2,13 +2,13 @@
 
 import asyncio
 import contextvars
-import functools
 import os
 import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec
 
 from gateway.values import T
@@ -42,7 +42,7 @@ class Threads:
     asyncio's own, nor does that of the process (`gateway.cli.leave`): an import may take a minute.
     `most_waiting`: how many pieces of work may wait for a thread."""
 
-    def __init__(self, name: str, most: int, most_waiting: int = sys.maxsize) -> None:
+    def __init__(self, name: str, most: int, most_waiting: int = sys.maxsize):
         self._pool = ThreadPoolExecutor(most, name)
         self._most_open = most + most_waiting
         self._open = 0
@@ -52,7 +52,7 @@ class Threads:
         is left out, and what has begun goes on. Raises: ThreadsBusy, and whatever `work` raises."""
         if self._open >= self._most_open:
             raise ThreadsBusy
-        call = functools.partial(contextvars.copy_context().run, work, *args, **kwargs)
+        call = partial(contextvars.copy_context().run, work, *args, **kwargs)
         self._open += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, call)
@@ -99,7 +99,7 @@ class OwnTime:
     step is what runs between two waits. A step cannot be interrupted: the work calls `check` where
     it can stop."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float):
         self._limit_s = limit_s
         self._spent_s = 0.0
         self._begun: tuple[float, float] | None = None
@@ -203,7 +203,7 @@ class Turns:
     requests that arrive at once would each do one step at a time: all of them would be in memory
     half done, and all would be sent late."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int):
         self._places = asyncio.Semaphore(places)
 
     def turn(self, own_time: OwnTime) -> "_Turn":
@@ -213,7 +213,7 @@ class Turns:
 
 
 class _Turn:
-    def __init__(self, places: asyncio.Semaphore, own_time: OwnTime) -> None:
+    def __init__(self, places: asyncio.Semaphore, own_time: OwnTime):
         self._places = places
         self._own_time = own_time
         self._timer: asyncio.Handle | None = None

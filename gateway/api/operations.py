@@ -1,7 +1,7 @@
 """Operations of the control plane as values, and the ASGI application that serves them."""
 
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_type_hints
 
@@ -184,9 +184,7 @@ class Operations(list[Operation[Any]]):
 class Resource:
     """Serves the operations of one path."""
 
-    def __init__(
-        self, runtime: "Runtime", gate: Gate, operations: Sequence[Operation[Any]]
-    ) -> None:
+    def __init__(self, runtime: "Runtime", gate: Gate, operations: Sequence[Operation[Any]]):
         self._runtime = runtime
         self._gate = gate
         self._by_method = {operation.method: operation for operation in operations}
@@ -225,7 +223,7 @@ class Resource:
             await _note_operation(operation, request, response)
         if response.chunks is not None:
             # A client that leaves the stream is no error.
-            with contextlib.suppress(ClientGone):
+            with suppress(ClientGone):
                 async with DisconnectWatch(receive, exchange) as watch:
                     await send(_head(response, None))
                     async for chunk in response.chunks:
@@ -251,7 +249,7 @@ async def _note_operation(
 ) -> None:
     said = {}
     last = operation.path.rpartition("/")[2]
-    with contextlib.suppress(BadRequest):
+    with suppress(BadRequest):
         said = request.json_object()
     if isinstance(response.payload, dict):
         made = response.payload

@@ -62,7 +62,7 @@ class Access:
 class Gate:
     """Admits callers to the control plane and the dashboard."""
 
-    def __init__(self, auth: Authenticator) -> None:
+    def __init__(self, auth: Authenticator):
         self._auth = auth
 
     @property

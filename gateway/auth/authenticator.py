@@ -1,7 +1,5 @@
 """Authentication by gateway keys, compared as digests; each belongs to one tenant."""
 
-import functools
-import hashlib
 import hmac
 import math
 import re
@@ -9,6 +7,8 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
 from urllib.parse import unquote_plus
 
 from cachetools import LRUCache
@@ -29,7 +29,7 @@ _ADDRESSES_KEPT = 4096
 class WrongKeyLimit:
     """Limit of wrong keys that one address may send in a minute; 0 is no limit."""
 
-    def __init__(self, per_minute: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_minute: int, now: Callable[[], float] = time.monotonic):
         self.per_minute = per_minute
         self._now = now
         self._seen: LRUCache[str, tuple[float, int]] = LRUCache(_ADDRESSES_KEPT)
@@ -62,7 +62,7 @@ UNGUESSABLE_CHARACTERS = 32
 _ANONYMOUS = Principal()
 
 
-@functools.cache
+@cache
 def process_key() -> str:
     """The key that controls a gateway without `auth.admin_key`, new for each process; workers
     share that of their parent. It has the form of gateway keys, so that it is never forwarded."""
@@ -72,7 +72,7 @@ def process_key() -> str:
 class Authenticator:
     """Checks the admin key and gateway keys, of the config and made with `gateway keys`."""
 
-    def __init__(self, settings: AuthSettings, *, host: str, keys: Keys) -> None:
+    def __init__(self, settings: AuthSettings, *, host: str, keys: Keys):
         self._on_loopback = is_loopback_name(host)
         self.keys = keys
         self._admin = b""
@@ -100,7 +100,7 @@ class Authenticator:
     def session_tag(self, digest: bytes) -> str:
         """A session's mark of the key that opened it; without the secret it says nothing."""
         message = b"key of a session\x00" + digest
-        return hmac.new(self.session_secret, message, hashlib.sha256).hexdigest()
+        return hmac.new(self.session_secret, message, sha256).hexdigest()
 
     def tenant_of_tag(self, tag: str) -> str | None:
         """The tenant of the valid key with this session tag, None when there is none."""

@@ -4,11 +4,11 @@ A web page reaches a gateway on loopback or in a private network if its author p
 his own at that address (DNS rebinding). The browser sends that name as `Host`. So names that a
 stranger can register are refused; addresses, and names that public DNS does not have, are not."""
 
-import functools
 import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([\w.~%!$&'()*+,;=-]+))(?::[0-9]*)?")
 
@@ -19,7 +19,7 @@ what a service is called inside of a Kubernetes cluster."""
 _NAMES_KEPT = 256
 
 
-@functools.lru_cache(_NAMES_KEPT)
+@lru_cache(_NAMES_KEPT)
 def host_name(field: bytes) -> str:
     """The name in a Host field: lower case, without port, brackets and last dot; "" for no name."""
     found = _HOST.fullmatch(field)
@@ -42,14 +42,14 @@ class HostNames:
     loopback these are loopback's names, elsewhere also addresses and names that no stranger can
     own. `allowed` adds to them: names, `*.domain`, or `*`."""
 
-    def __init__(self, listens_on: str, allowed: Iterable[str]) -> None:
+    def __init__(self, listens_on: str, allowed: Iterable[str]):
         self._beyond_loopback = not is_loopback_name(listens_on)
         self._names = {name.strip("[]").lower() for name in allowed}
         self._any = "*" in self._names
         self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
         if self._beyond_loopback:
             self._names |= {listens_on.lower(), socket.gethostname().lower()}
-        self.include = functools.lru_cache(_NAMES_KEPT)(self._include)
+        self.include = lru_cache(_NAMES_KEPT)(self._include)
         """Whether a Host field is one of them."""
 
     def _include(self, field: bytes) -> bool:

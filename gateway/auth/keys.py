@@ -1,7 +1,7 @@
 """The sender of a request, and the table of gateway keys that is asked for it."""
 
-import hashlib
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Protocol
 
 from gateway.backends import Stores
@@ -15,7 +15,7 @@ KEY_PREFIX = "gw-"
 
 def key_digest(key: str) -> bytes:
     """SHA-256 of the key, which is stored and compared instead of the key."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 class Terms(Protocol):

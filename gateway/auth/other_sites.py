@@ -31,7 +31,7 @@ _QUOTED = 80  # characters of a client's text in an error
 class BrowserGuard:
     """Decides for `/v1` and `/metrics`; `gateway.auth.access` decides for the control plane."""
 
-    def __init__(self, auth: Authenticator, server: ServerSettings) -> None:
+    def __init__(self, auth: Authenticator, server: ServerSettings):
         self._auth = auth
         self._listens_on = server.host
         self._on_loopback = is_loopback_name(server.host)
@@ -78,7 +78,7 @@ class BrowserGuard:
 class _Origins:
     """The entries of `server.trusted_origins`."""
 
-    def __init__(self, allowed: tuple[str, ...]) -> None:
+    def __init__(self, allowed: tuple[str, ...]):
         patterns = [origin.lower() for origin in allowed]
         self._names = frozenset(pattern.removesuffix(":*") for pattern in patterns)
         self._prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))

@@ -1,10 +1,10 @@
 """Sessions of a browser: the cookie that a login gets, and how long it lasts."""
 
 import base64
-import hashlib
 import hmac
 import json
 import time
+from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
 from gateway.upstream.credentials import SESSION_COOKIE
@@ -30,7 +30,7 @@ def verified(headers: RawHeaders, secret: bytes) -> dict[str, str | None] | None
 
 
 def _mac(body: bytes, secret: bytes) -> str:
-    return hmac.new(b"gateway session\x00" + secret, body, hashlib.sha256).hexdigest()
+    return hmac.new(b"gateway session\x00" + secret, body, sha256).hexdigest()
 
 
 def _cookie(headers: RawHeaders) -> str:

@@ -9,10 +9,10 @@
 Unlike steering this does not fail open: a budget holds in every mode but `steering.mode: shadow`.
 """
 
-import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec import json, structs
@@ -54,7 +54,7 @@ _log = get_logger("gateway.budgets")
 class Admissions:
     """Admits calls one by one."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime):
         self._runtime = runtime
 
     async def advise(self, call: Call) -> Advice:
@@ -199,7 +199,7 @@ class Admissions:
         )
         if holds.find([control.subject]) is None:
             await holds.hold(control)
-            with contextlib.suppress(StoreError):  # another gateway may have been first
+            with suppress(StoreError):  # another gateway may have been first
                 await holds.refresh()
             self._publish(control, control.action)
             self._runtime.metrics.held_calls.labels("ask").inc()
@@ -313,7 +313,7 @@ async def _with_same_turns(services: Services, decision: Decision) -> list[Conve
     ]
     if not turned:
         return []
-    with contextlib.suppress(StoreError):  # then what is known here holds
+    with suppress(StoreError):  # then what is known here holds
         await services.loader.load_prefix_hashes(conversation.tenant, incoming)
     names = {name for _, digest in turned for name in services.index.known_under(digest)}
     names.update(services.index.windows(conversation.tenant, incoming, ()))

@@ -29,7 +29,7 @@ class OwnResponse:
     status = 200
     usage: FieldDict | None = None  # always None: nothing was used
 
-    def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
+    def __init__(self, content: bytes, *, stream: bytes, code: str):
         """`stream`: the content type of a stream; empty for a body."""
         self._content = content
         self.headers: RawHeaders = [(b"content-type", stream or b"application/json")]

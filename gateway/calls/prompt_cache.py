@@ -49,7 +49,7 @@ class _Sent(Struct):
 class SentPrompts:
     """The latest prompt of each conversation."""
 
-    def __init__(self, unsteady: dict[tuple[str, str], FieldDict]) -> None:
+    def __init__(self, unsteady: dict[tuple[str, str], FieldDict]):
         self._unsteady = unsteady  # see `Runtime`
         self._sent: dict[str, _Sent] = {}  # the newest last
         self._bytes = 0

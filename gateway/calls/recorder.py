@@ -79,7 +79,7 @@ _ATTEMPTS = 5
 class Recorder:
     """Applies finished calls to their conversations and commits them to the store."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime):
         self._runtime = runtime
         self.answers = BackgroundAnswers(runtime, self)
         self._prompts = SentPrompts(runtime.unsteady)
@@ -454,7 +454,7 @@ _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 class BackgroundAnswers:
     """Keeps and reads what is known of answers; settles the calls that they complete."""
 
-    def __init__(self, runtime: Runtime, recorder: Recorder) -> None:
+    def __init__(self, runtime: Runtime, recorder: Recorder):
         self._runtime = runtime
         self._recorder = recorder
 

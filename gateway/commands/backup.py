@@ -1,12 +1,12 @@
 """`gateway backup` and `gateway restore`: everything that a gateway has stored, as one file."""
 
-import argparse
 import asyncio
 import gzip
 import os
 import re
 import tarfile
 import zlib
+from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +31,12 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"backup": _backup, "restore": _restore})
 
 
-async def _backup(_stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _backup(_stores: Stores, settings: Settings, args: Namespace) -> None:
     _pack(settings.storage, args.file)
     _say(args, settings.storage, f"{args.file} is made", server="pg_dump -Fc -f")
 
 
-def _say(args: argparse.Namespace, storage: StorageSettings, text: str, *, server: str) -> None:
+def _say(args: Namespace, storage: StorageSettings, text: str, *, server: str) -> None:
     """Print what was done, and the command for what only the server's own programs copy."""
     if storage.url:
         line = f"{server} '{args.file}.dump' -d '{_PASSWORD.sub('', storage.url)}'"
@@ -61,7 +61,7 @@ def _pack(storage: StorageSettings, file: str) -> None:
         made.rename(file)
 
 
-def _restore(args: argparse.Namespace) -> None:
+def _restore(args: Namespace) -> None:
     from gateway.stores.sqlite.copies import DATABASE, put_in_place, take_over
     from gateway.stores.sqlite.database import MIGRATIONS
 

@@ -1,13 +1,13 @@
 """`gateway check-config`: everything that is wrong with the settings, at once."""
 
-import argparse
 import asyncio
-import contextlib
 import difflib
 import json
 import os
 import re
+from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
     for api, target in _asked_by_clients(table):
         for form, header in _TRIED["credentials"].items():
             name, _, value = header.encode().partition(b": ")
-            with contextlib.suppress(Unauthorized):
+            with suppress(Unauthorized):
                 if credentials.allowed([(name, value)], b"", target, api=api):
                     found[form][target.api_base.netloc.decode("ascii")] = None
     return {form: list(hosts) for form, hosts in found.items()}
@@ -146,7 +146,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"check-config": _check_config})
 
 
-def _check_config(args: argparse.Namespace) -> int:
+def _check_config(args: Namespace) -> int:
     if args.schema:
         say(Path(config.__file__).with_name("config.schema.json").read_text("utf-8").rstrip())
         return 0

@@ -1,8 +1,8 @@
 """`gateway audit` and `migrate`: commands of operators. They work while a
 gateway runs on the same store: its next call follows the change."""
 
-import argparse
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"audit": _audit, "migrate": _migrate})
 
 
-async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _audit(stores: Stores, _settings: Settings, args: Namespace) -> None:
     from gateway.api.audit import AuditParameters, act_lines, acts_of
     from gateway.api.params import read_parameters
 
@@ -43,7 +43,7 @@ async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) 
         say(f"{clock(act['at'])}  {one_line('  '.join(filter(None, words)), 160)}")
 
 
-async def _migrate(args: argparse.Namespace) -> None:
+async def _migrate(args: Namespace) -> None:
     settings = load_settings(args.config)
     if args.to is not None:
         await _copy_database(settings, args)
@@ -53,7 +53,7 @@ async def _migrate(args: argparse.Namespace) -> None:
     answer(args, {"path": place, "ok": True}, f"{place} is up to date")
 
 
-async def _copy_database(settings: Settings, args: argparse.Namespace) -> None:
+async def _copy_database(settings: Settings, args: Namespace) -> None:
     """Copy all rows; the file stays as it is."""
     try:
         target = replace(settings.storage, url=Secret(args.to), listen_url=None)

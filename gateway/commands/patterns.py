@@ -1,8 +1,8 @@
 """`gateway patterns`: the pattern library from the command line, while a gateway runs or not."""
 
-import argparse
 import json
 import sys
+from argparse import ArgumentTypeError, Namespace
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, verbs, count=_count)
 
 
-async def _run(handler: Any, args: argparse.Namespace) -> int:
+async def _run(handler: Any, args: Namespace) -> int:
     with reported(EmbeddingError, BadRequest):
         args.named_tenant = args.tenant is not None
         args.tenant = args.tenant or DEFAULT_TENANT
@@ -83,7 +83,7 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
             await stores.close()
 
 
-async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _list(library: PatternLibrary, args: Namespace) -> None:
     cursor: str | None = None
     wanted = _filter(args)
     while True:
@@ -100,17 +100,17 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
             return
 
 
-async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _export(library: PatternLibrary, args: Namespace) -> None:
     async for line in library.export_lines(_filter(args)):
         say(line)
 
 
-async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _add(library: PatternLibrary, args: Namespace) -> None:
     ((added, name),) = await library.add([args.pattern])
     answer(args, {"result": added.value, "pattern_id": name}, f"{added.value}  {name}")
 
 
-async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
+async def _import(library: PatternLibrary, args: Namespace) -> int:
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("importing", total=len(args.lines))
         report = await library.import_lines(
@@ -132,7 +132,7 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _search(library: PatternLibrary, args: Namespace) -> None:
     failure = failure_label(args.failure_type)
     query = Query(tier=Tier(args.tier), text=args.text, top_k=args.limit, failure_type=failure)
     gates = library.gates
@@ -151,20 +151,20 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
         say(json.dumps({**found, "fields": match.pattern.fields}))
 
 
-async def _delete(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _delete(library: PatternLibrary, args: Namespace) -> None:
     if not await library.store.delete(args.tenant, args.pattern_id):
         raise ConfigError(f"no pattern {args.pattern_id!r}")
     answer(args, {"deleted": args.pattern_id}, "deleted")
 
 
-async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
+async def _reindex(library: PatternLibrary, args: Namespace) -> None:
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("embedding", total=None)
         done = await library.reindex(lambda count: bar.update(task, completed=count))
     answer(args, {"embedded": done}, f"{done} patterns embedded")
 
 
-def _filter(args: argparse.Namespace) -> PatternFilter:
+def _filter(args: Namespace) -> PatternFilter:
     tier = None
     if args.tier:
         tier = Tier(args.tier)
@@ -174,5 +174,5 @@ def _filter(args: argparse.Namespace) -> PatternFilter:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)

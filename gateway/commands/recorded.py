@@ -1,6 +1,6 @@
 """`gateway replay`: recorded runs, offline."""
 
-import argparse
+from argparse import Namespace
 from typing import Any
 
 from gateway.commands.declared import declare
@@ -11,7 +11,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"replay": _replay})
 
 
-def _replay(args: argparse.Namespace) -> int:
+def _replay(args: Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
 
     return run_replay(

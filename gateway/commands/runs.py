@@ -1,10 +1,10 @@
 """`gateway runs`: the run log, the control of runs and their cost; also while a gateway runs."""
 
-import argparse
 import asyncio
 import json
 import sys
 import time
+from argparse import Namespace
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,7 @@ def _filters() -> FieldDict:
     return options
 
 
-def _chosen(args: argparse.Namespace) -> filters.RunFilter:
+def _chosen(args: Namespace) -> filters.RunFilter:
     given = {name: getattr(args, name) for name in filters.FILTERS}
     for name in filters.TIMES:
         try:
@@ -97,7 +97,7 @@ def _chosen(args: argparse.Namespace) -> filters.RunFilter:
     return filters.run_filter(given, args.tenant)
 
 
-async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _list(stores: Stores, settings: Settings, args: Namespace) -> None:
     page = lists.PageRequest(limit=args.limit, sort=args.sort)
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
@@ -115,7 +115,7 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         Console(width=width).print(_runs_table(found.runs, width - others))
 
 
-async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _list_sessions(stores: Stores, settings: Settings, args: Namespace) -> None:
     page = lists.PageRequest(limit=args.limit, sort=args.sort)
     store = kept(stores.sessions, _NO_SESSIONS)
     found = await store.list_sessions(_chosen(args), page)
@@ -129,7 +129,7 @@ async def _list_sessions(stores: Stores, settings: Settings, args: argparse.Name
         say(rendered(__package__, "sessions.txt", values).rstrip())
 
 
-async def _show_session(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _show_session(stores: Stores, settings: Settings, args: Namespace) -> None:
     store = kept(stores.sessions, _NO_SESSIONS)
     tree = kept(
         await store.session(args.session, tenant=None), f"there is no session {args.session!r}"
@@ -142,7 +142,7 @@ async def _show_session(stores: Stores, settings: Settings, args: argparse.Names
         say(rendered(__package__, "session.txt", {"tree": tree}).rstrip())
 
 
-async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _show(stores: Stores, settings: Settings, args: Namespace) -> None:
     from gateway.api.runs import run_named
     from gateway.api.views import run_view, step_text, step_views
 
@@ -167,7 +167,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         print_styled(__package__, "run.txt", shown)
 
 
-async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _outcome(stores: Stores, settings: Settings, args: Namespace) -> None:
     from gateway.api.runs import store_outcome
 
     run = await store_outcome(
@@ -196,7 +196,7 @@ def _of_hook(given: str) -> str:
         return given
 
 
-async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _tail(stores: Stores, _settings: Settings, args: Namespace) -> None:
     store = stores.runs
     seen: dict[str, int] = {}
     since = 0.0 if args.once else time.time()
@@ -265,9 +265,7 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
     ).rstrip()
 
 
-async def _hold(
-    action: Action, stores: Stores, _settings: Settings, args: argparse.Namespace
-) -> None:
+async def _hold(action: Action, stores: Stores, _settings: Settings, args: Namespace) -> None:
     found = await known_subject(stores.runs, args.subject, None)
     subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
     said: FieldDict = {"reason": args.reason, "author": args.author, "at": time.time()}
@@ -276,25 +274,25 @@ async def _hold(
     _say_held(args, subject, action)
 
 
-async def _answer(yes: bool, stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _answer(yes: bool, stores: Stores, _settings: Settings, args: Namespace) -> None:
     said = {"reason": args.reason, "author": args.author}
     if not await answer_question(stores, args.subject, said, yes=yes):
         raise ConfigError(f"no question about {args.subject!r} is open: see `gateway runs held`")
     _say_held(args, args.subject, None if yes else "stop")
 
 
-async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _resume(stores: Stores, _settings: Settings, args: Namespace) -> None:
     if not await kept(stores.controls, _NO_STOPS).release(args.subject):
         raise ConfigError(f"{args.subject!r} is not held: see `gateway runs held`")
     _say_held(args, args.subject, None)
 
 
-def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> None:
+def _say_held(args: Namespace, subject: str, action: str | None) -> None:
     done = {"stop": "stopped", "pause": "paused", "off": "off", None: "may continue"}[action]
     say(as_line({"subject": subject, "action": action}) if args.json else f"{subject}: {done}")
 
 
-async def _wrong(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _wrong(stores: Stores, _settings: Settings, args: Namespace) -> None:
     controls = kept(stores.controls, _NO_STOPS)
     found = await find_alarms(stores.runs, args.run_id, args.step, tenant=None)
     if found is None:
@@ -312,7 +310,7 @@ async def _wrong(stores: Stores, _settings: Settings, args: argparse.Namespace) 
     answer(args, {**asdict(found), "muted": not args.undo}, f"{names}: {done} in project {project}")
 
 
-async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _steering(stores: Stores, _settings: Settings, args: Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
     state = "on"
     if STEERING in [each.subject for each in listed]:
@@ -320,7 +318,7 @@ async def _steering(stores: Stores, _settings: Settings, args: argparse.Namespac
     answer(args, {"steering": state}, f"steering is {state}; `gateway runs held` says since when")
 
 
-async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _held(stores: Stores, _settings: Settings, args: Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
     if not args.json:
         return say(rendered(__package__, "held.txt", {"held": listed}).rstrip())
@@ -328,7 +326,7 @@ async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -
         say(as_line(control))
 
 
-async def _usage(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _usage(stores: Stores, settings: Settings, args: Namespace) -> None:
     from gateway.api.attribution import sums_view
     from gateway.upstream.model_costs import age_note, use_list
 
@@ -344,7 +342,7 @@ async def _usage(stores: Stores, settings: Settings, args: argparse.Namespace) -
         say(rendered(__package__, "usage.txt", values).rstrip())
 
 
-async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _export(stores: Stores, _settings: Settings, args: Namespace) -> None:
     from gateway.api.attribution import exported
 
     content = not args.no_content and args.format != "csv"

@@ -1,8 +1,8 @@
 """`gateway serve`: start a gateway, and print its addresses and mode."""
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def config_file(given: Path | None) -> Path | None:
     return None
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _serve(args: Namespace) -> int:
     from gateway.server import serve
 
     path = config_file(args.config)

@@ -1,10 +1,10 @@
 """Opens the stores for one command. Works while a gateway is running on them."""
 
-import argparse
 import getpass
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +33,7 @@ ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
-Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
+Command = Callable[[Stores, Settings, Namespace], Awaitable[int | None]]
 
 
 def say(text: str) -> None:
@@ -42,7 +42,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def answer(args: argparse.Namespace, value: Any, text: str) -> None:
+def answer(args: Namespace, value: Any, text: str) -> None:
     """Print `value` as one line of JSON with `--json`, else `text`."""
     say(json.dumps(value) if args.json else text)
 
@@ -119,7 +119,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 async def run_on_stores(
-    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool = False
+    command: Command, args: Namespace, creates: bool = False, whole: bool = False
 ) -> int:
     """Run a command on the stores of its config; its exit status."""
     with reported(BadRequest):
@@ -160,7 +160,7 @@ async def run_on(command: Command, settings: Settings, args: Any, creates: bool 
         await stores.close()
 
 
-def add_acts(kind: str, verb: argparse.ArgumentParser) -> None:
+def add_acts(kind: str, verb: ArgumentParser) -> None:
     """Declare a verb that changes something: it needs the admin key, takes an author and a reason,
     and the audit log keeps it under this kind. Without one the command writes its entry."""
     user = os.environ.get("USER") or os.environ.get("USERNAME", "")
@@ -169,7 +169,7 @@ def add_acts(kind: str, verb: argparse.ArgumentParser) -> None:
     verb.set_defaults(act=(kind, verb.prog.split()[-1]), changes=True)
 
 
-async def permit(stores: Stores, args: argparse.Namespace) -> None:
+async def permit(stores: Stores, args: Namespace) -> None:
     """Before a change sign with the admin key of a gateway on the store, if any has one. Raises
     ConfigError: the key is not given, or is another. BadRequest: the author is no person's name."""
     if "act" in args:
@@ -189,7 +189,7 @@ async def permit(stores: Stores, args: argparse.Namespace) -> None:
         )
 
 
-async def confirmed(args: argparse.Namespace, what: str) -> None:
+async def confirmed(args: Namespace, what: str) -> None:
     """Ask at the terminal, unless `--yes` was given. Raises ConfigError: not agreed."""
     if args.yes:
         return
@@ -202,7 +202,7 @@ async def confirmed(args: argparse.Namespace, what: str) -> None:
         raise ConfigError("not confirmed, nothing is changed: confirm with --yes, or at a terminal")
 
 
-async def note_act(stores: Stores, args: argparse.Namespace) -> None:
+async def note_act(stores: Stores, args: Namespace) -> None:
     """Append what a command has changed to the audit log."""
     given = vars(args)
     kind, act = getattr(args, "act", ("", ""))

@@ -14,19 +14,10 @@ from gateway.config.removed import removed_keys
 from gateway.config.settings import (
     OPENAI_API_BASE,
     Deployment,
-    Lane,
     LoggingSettings,
-    Mode,
     RouterSettings,
     ServerSettings,
     Settings,
     TimeoutSettings,
-    UpstreamSettings,
 )
 from gateway.config.values import Secret
-
-__all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "Lane"]
-__all__ += ["LoggingSettings", "Mode", "RouterSettings", "Secret", "ServerSettings", "Settings"]
-__all__ += ["TimeoutSettings", "UpstreamSettings", "ignored_keys", "load_settings"]
-__all__ += ["misspelt_variables", "read_file", "removed_keys", "settings_from_dict"]
-__all__ += ["unset_variables"]

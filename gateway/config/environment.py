@@ -2,12 +2,11 @@
 
 A variable names the keys: `GATEWAY_SERVER__PORT=9000` sets `server.port`."""
 
-import dataclasses
 import re
 import types
-import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -21,7 +20,7 @@ from gateway.values import FieldDict, Texts
 _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
 _TOP_LEVEL_VALUES = frozenset(
     f.name
-    for f in dataclasses.fields(Settings)
+    for f in fields(Settings)
     if f.default_factory is dict or f.default == () or f.name == "preset"
 )
 
@@ -72,11 +71,11 @@ def _single(name: str) -> str:
 
 
 def _variables(section: type, prefix: str) -> Iterator[str]:
-    hints = typing.get_type_hints(section)
-    for each in dataclasses.fields(section):
+    hints = get_type_hints(section)
+    for each in fields(section):
         name = prefix + each.name.upper()
-        if dataclasses.is_dataclass(hints[each.name]):
-            yield from _variables(typing.cast(type, hints[each.name]), name + ENV_SEPARATOR)
+        if is_dataclass(hints[each.name]):
+            yield from _variables(cast(type, hints[each.name]), name + ENV_SEPARATOR)
         elif each.init:
             yield name
 
@@ -97,17 +96,17 @@ def _hint(keys: list[str]) -> Any:
     """The type of the setting with these keys, None for an unknown one."""
     hint: Any = Settings
     for key in keys:
-        if dataclasses.is_dataclass(hint):
-            hint = typing.get_type_hints(hint).get(key)
+        if is_dataclass(hint):
+            hint = get_type_hints(hint).get(key)
         else:
-            hint = (*typing.get_args(hint), None, None)[1]
+            hint = (*get_args(hint), None, None)[1]
     return hint
 
 
 def _is_collection(hint: Any) -> bool:
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(map(_is_collection, typing.get_args(hint)))
-    return typing.get_origin(hint) in (tuple, list, dict, Mapping)
+    if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
+        return any(map(_is_collection, get_args(hint)))
+    return get_origin(hint) in (tuple, list, dict, Mapping)
 
 
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

@@ -3,17 +3,16 @@
 Works on any dataclass: the field's type defines what is accepted, and `__post_init__` may refuse
 more with `ValueError("<field>: <reason>")`."""
 
-import contextlib
 import dataclasses
 import difflib
-import enum
-import functools
 import math
 import re
 import types
-import typing
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gateway.config.values import Faults
 from gateway.errors import ConfigError
@@ -74,12 +73,12 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
 
 def convert(hint: Any, value: Any, path: str) -> Any:
     """`value` as the type `hint`; text is accepted for numbers and booleans (environment)."""
-    origin = typing.get_origin(hint)
+    origin = get_origin(hint)
     if hint is Any:
         return value
-    if origin in (typing.Union, types.UnionType):
+    if origin in (Union, types.UnionType):
         return _convert_union(hint, value, path)
-    if origin is typing.Literal:
+    if origin is Literal:
         return _convert_literal(hint, value, path)
     if origin in (tuple, list):
         return _convert_sequence(hint, value, path)
@@ -87,7 +86,7 @@ def convert(hint: Any, value: Any, path: str) -> Any:
         return _convert_mapping(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, path)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    if isinstance(hint, type) and issubclass(hint, Enum):
         try:
             if isinstance(value, hint):
                 return value
@@ -106,23 +105,23 @@ def join(path: str, key: str) -> str:
 
 
 # Kept, because evaluating annotations takes milliseconds.
-_hints = functools.cache(typing.get_type_hints)
+_hints = cache(get_type_hints)
 
 
 def _convert_union(hint: Any, value: Any, path: str) -> Any:
-    options = [a for a in typing.get_args(hint) if a is not type(None)]
+    options = [a for a in get_args(hint) if a is not type(None)]
     if value is None:
-        if len(options) < len(typing.get_args(hint)):
+        if len(options) < len(get_args(hint)):
             return None
         raise ConfigError(f"{path}: may not be null")
     for option in options[:-1]:
-        with contextlib.suppress(ConfigError):
+        with suppress(ConfigError):
             return convert(option, value, path)
     return convert(options[-1], value, path)
 
 
 def _convert_literal(hint: Any, value: Any, path: str) -> Any:
-    allowed = typing.get_args(hint)
+    allowed = get_args(hint)
     # YAML 1.1 reads a bare on/off as a boolean; where only words are allowed, the word was meant.
     if isinstance(value, bool) and not any(isinstance(a, bool) for a in allowed):
         value = "on" if value else "off"
@@ -141,14 +140,14 @@ def _convert_literal(hint: Any, value: Any, path: str) -> Any:
 def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
         raise ConfigError(f"{path}: expected a list, got {_kind(value)}")
-    item = typing.get_args(hint)[0]
+    item = get_args(hint)[0]
     faults = Faults()
     items = []
     for i, each in enumerate(value):
         with faults.collected():
             items.append(convert(item, each, f"{path}[{i}]"))
     faults.raise_any()
-    if typing.get_origin(hint) is list:
+    if get_origin(hint) is list:
         return items
     return tuple(items)
 
@@ -156,7 +155,7 @@ def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
 def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a mapping, got {_kind(value)}")
-    args = typing.get_args(hint)
+    args = get_args(hint)
     faults = Faults()
     out = {}
     for k, v in value.items():

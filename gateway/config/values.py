@@ -1,8 +1,8 @@
 """Value types and checks that several sections share."""
 
-import contextlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from gateway.errors import ConfigError
@@ -96,7 +96,7 @@ class Faults:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    @contextlib.contextmanager
+    @contextmanager
     def collected(self) -> Iterator[None]:
         """Continue after a ConfigError, and keep its faults."""
         try:

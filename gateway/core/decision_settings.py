@@ -1,10 +1,10 @@
 """The settings that the decisions of the core depend on, as one value with a digest."""
 
-import dataclasses
-import enum
-import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import sha256
 from typing import Literal
 
 from gateway.core.fsm import FSMSettings
@@ -39,14 +39,14 @@ class Policy:
     def digest(self) -> str:
         """SHA-256 over all values, 64 hex digits; equal for equal policies in any process."""
         canonical = json.dumps(_plain(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return sha256(canonical.encode()).hexdigest()
 
 
 def _plain(value: object) -> object:
     """`value` in JSON types; sets are sorted, and 1 and 1.0 become the same number."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -64,7 +64,7 @@ class _Windows:
 
     __slots__ = ("_score", "alarmed_steps", "ledger", "quiet", "scorer", "suite")
 
-    def __init__(self, policy: Policy, describe: Describe, judged: Judged, steps: int) -> None:
+    def __init__(self, policy: Policy, describe: Describe, judged: Judged, steps: int):
         self.ledger = Ledger(describe, steps)
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
@@ -122,7 +122,7 @@ class RunFold:
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
         session: SessionLedger | None = None,
-    ) -> None:
+    ):
         base = base or RunSnapshot()
         self._session = session or SessionLedger()
         self.reader = reader

@@ -2,9 +2,9 @@
 
 Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true."""
 
-import enum
 import math
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Literal
 
 from gateway.values import frozen
@@ -13,7 +13,7 @@ SkipExit = Literal["hold", "demote", "absorb"]
 SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
 
 
-class FSMState(enum.Enum):
+class FSMState(Enum):
     """State of a run after its newest scored step; the value is the name. END is set when a run
     ends, never by scores."""
 

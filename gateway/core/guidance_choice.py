@@ -1,8 +1,8 @@
 """Selects the guidance for a call and updates the run's allowances."""
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -231,7 +231,7 @@ def _pattern_items(
 
 
 # Every run begins with the same universal rules, which the library gives as the same list.
-_known_items = functools.lru_cache(maxsize=64)(_pattern_items)
+_known_items = lru_cache(maxsize=64)(_pattern_items)
 
 
 def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> GuidanceState:

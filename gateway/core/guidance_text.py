@@ -2,10 +2,10 @@
 
 No text can end the frame, start a new role or carry control characters."""
 
-import enum
-import functools
 import re
 from collections.abc import Sequence
+from enum import StrEnum
+from functools import lru_cache
 from typing import Generic
 
 from gateway.core.pattern import Pattern, PatternContent, Tier, content
@@ -16,7 +16,7 @@ FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
 
 
-class ModelFamily(enum.StrEnum):
+class ModelFamily(StrEnum):
     """A family of models; `OTHER` gets the form for Claude Sonnet."""
 
     CLAUDE_HAIKU = "claude-haiku"
@@ -115,7 +115,7 @@ class Same(Generic[T]):
 
     __slots__ = ("value",)
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T):
         self.value = value
 
     def __hash__(self) -> int:
@@ -133,7 +133,7 @@ def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     return _pattern_text(Same(pattern), family, limit)
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
     """Cached, because every run begins with the same universal rules."""
     texts = content(same.value.fields)
@@ -152,7 +152,7 @@ def frame(texts: Sequence[str], *, preface: bool = True) -> str:
     return _frame(tuple(texts), preface)
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _frame(texts: tuple[str, ...], preface: bool) -> str:
     """Cached, so that all runs with the same guidance share one text."""
     opening = f"{FRAME_OPEN}\n{ADVISORY}\n" if preface else FRAME_OPEN

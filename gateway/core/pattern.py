@@ -9,12 +9,12 @@ A pattern's `fields` may have any of three shapes; `content()` reads them all in
 * generic: `title`, `guidance`, `example`, `tags`;
 * short: `situation`, `dead_ends`, `unlock`."""
 
-import enum
-import hashlib
 import json
 import re
 import unicodedata
 from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 from msgspec import field
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gateway.values import Fields, Value
 
 
-class Status(enum.StrEnum):
+class Status(StrEnum):
     """The state of a lesson. Only `trial` and `active` ones are retrieved."""
 
     CANDIDATE = "candidate"
@@ -38,7 +38,7 @@ ENDED = "ended"
 """Origin of lessons that say what ended an exact failure; also the kind of their evidence."""
 
 
-class Trust(enum.StrEnum):
+class Trust(StrEnum):
     """The least trusted source of a lesson's text, the most trusted first."""
 
     OPERATOR = "operator"
@@ -74,7 +74,7 @@ MAX_ID_CHARS = 128  # longest pattern id, tenant or model family that is accepte
 _SPACE = re.compile(r"\s+")
 
 
-class Tier(enum.StrEnum):
+class Tier(StrEnum):
     """Generality of a pattern: one instance, a kind of failure, or a universal rule."""
 
     E1 = "e1"
@@ -245,7 +245,7 @@ def content_id(pattern: Pattern) -> str:
         *([pattern.pattern_id] if pattern.lesson is not None else []),
     ]
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{pattern.tier.value}-{digest[:16]}"
 
 

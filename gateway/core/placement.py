@@ -174,7 +174,7 @@ class _Body:
         leading: Sequence[Message],
         target: GuidanceTarget,
         settings: InjectionSettings,
-    ) -> None:
+    ):
         self._messages = messages
         self._size = size
         self._newest = newest

@@ -6,7 +6,7 @@ nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the er
 
 from collections.abc import Mapping
 
-from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
+from gateway.dialects.base import Dialect, LiteLLMCall, SteeredRequest
 from gateway.dialects.chat import CHAT
 from gateway.dialects.converse import CONVERSE
 from gateway.dialects.gemini import GEMINI
@@ -19,17 +19,3 @@ DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
     for dialect in (CHAT, RESPONSES, MESSAGES, BEDROCK, CONVERSE, VERTEX, GEMINI)
 }
-__all__ = [
-    "BEDROCK",
-    "CHAT",
-    "DIALECTS",
-    "GEMINI",
-    "MESSAGES",
-    "RESPONSES",
-    "VERTEX",
-    "ChatView",
-    "Dialect",
-    "LiteLLMCall",
-    "SteeredRequest",
-    "StreamRead",
-]

@@ -1,9 +1,9 @@
 """Interface of dialects: reads requests and answers for the core, and changes the text."""
 
-import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
@@ -122,7 +122,7 @@ class SteeredRequest(ChatRequest):
         *,
         addressed: Addressed | None,
         opaque: bool = False,
-    ) -> None:
+    ):
         super().__init__(raw, body, dialect.list_key, known, skimmed)
         self.addressed = addressed
         self.dialect = dialect
@@ -249,7 +249,7 @@ class Dialect(ABC):
         try:
             return self.parse(raw, loads, known, addressed=addressed)
         except BeyondParser:
-            with contextlib.suppress(BadRequest):
+            with suppress(BadRequest):
                 return self.skim(raw, loads, addressed)
             raise
 
@@ -434,9 +434,9 @@ def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
 
 def _payload(data: bytes, loads: Loads) -> Any:
     """The value in `data`, None if it is not JSON; bytes that are not UTF-8 are replaced."""
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return loads(data)
-    with contextlib.suppress(ValueError, RecursionError):
+    with suppress(ValueError, RecursionError):
         return json.loads(data.decode("utf-8", "replace"))
     return None
 
@@ -473,7 +473,7 @@ class ResolvedReferences(MessagesView):
 
     __slots__ = ("_items", "_known")
 
-    def __init__(self, items: Sequence[Any], known: Fields) -> None:
+    def __init__(self, items: Sequence[Any], known: Fields):
         self._items = items
         self._known = known
 
@@ -490,7 +490,7 @@ class WithFirst(MessagesView):
 
     __slots__ = ("_first", "_rest", "_times")
 
-    def __init__(self, first: Any, rest: Sequence[Any], times: int = 1) -> None:
+    def __init__(self, first: Any, rest: Sequence[Any], times: int = 1):
         self._first = first
         self._rest = rest
         self._times = times

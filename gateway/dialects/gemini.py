@@ -240,7 +240,7 @@ class Contents(MessagesView):
     """Contents as messages of Anthropic's form, each made when it is asked for. `heard`: with the
     model's own words where Gemini CLI has put others behind a summary."""
 
-    def __init__(self, contents: Sequence[Any], heard: bool = False) -> None:
+    def __init__(self, contents: Sequence[Any], heard: bool = False):
         self._contents = contents
         self._heard = heard
         self._made: dict[int, Any] = {}
@@ -414,7 +414,7 @@ def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[S
 class _Joined:
     """The chunks of one answer put together; malformed ones are left out."""
 
-    def __init__(self, chunks: Iterable[Any]) -> None:
+    def __init__(self, chunks: Iterable[Any]):
         self.body: FieldDict = {}
         self.failure: Refusal | None = None
         self.odd = False

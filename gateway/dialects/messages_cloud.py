@@ -5,11 +5,11 @@ Vertex AI streams events as Anthropic does; Bedrock packs each into a frame of A
 which botocore reads: without it such a stream is relayed, and recorded as unread."""
 
 import base64
-import contextlib
 import json
 import re
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
@@ -132,7 +132,7 @@ def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
     """The events in the complete frames, in Anthropic's form, and an unreadable one for a frame
     that is no event; what is behind the last complete frame as a part of an event."""
     at = 0
-    with contextlib.suppress(Exception):  # botocore's errors
+    with suppress(Exception):  # botocore's errors
         from botocore.eventstream import EventStreamBuffer
 
         buffer = EventStreamBuffer()
@@ -153,7 +153,7 @@ def _event(frame: Any, loads: Loads) -> bytes:
     name = frame.headers.get(":event-type")
     if name != "chunk":
         return b'{"%b": %b}' % (name.encode(), frame.payload.replace(b"\n", b" "))
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return base64.b64decode(text_at(as_mapping(loads(frame.payload)), "bytes")) or b"?"
     return b"?"
 

@@ -8,8 +8,6 @@ from gateway.hooks import given
 from gateway.tasks import loading
 from gateway.upstream.litellm_package import WITHOUT_LITELLM, can_translate
 
-__all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]
-
 
 async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None) -> Embedder:
     """The configured embedder with its cache; `meter` counts what a provider's embeddings use.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
 from cachetools import LRUCache
@@ -74,7 +74,7 @@ class CachedEmbedder:
     """Wraps an embedder with a least-recently-used cache keyed by the text's digest. A text that
     occurs twice in one call, or again in a retry, is embedded once."""
 
-    def __init__(self, inner: Embedder, entries: int) -> None:
+    def __init__(self, inner: Embedder, entries: int):
         self._inner = inner
         self._vectors: LRUCache[bytes, Vector[float]] = LRUCache(entries)
         self.embedder_id = inner.embedder_id
@@ -83,7 +83,7 @@ class CachedEmbedder:
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One vector per text, in order; only texts not in the cache are embedded."""
         encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
-        keys = [hashlib.blake2b(text, digest_size=16).digest() for text in encoded]
+        keys = [blake2b(text, digest_size=16).digest() for text in encoded]
         known = {key: self._vectors[key] for key in keys if key in self._vectors}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:

@@ -5,12 +5,12 @@ the data. The table is memory-mapped, so only the rows in use take memory."""
 
 from __future__ import annotations
 
-import functools
 import re
 import unicodedata
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ _CHINESE = re.compile(
 class WordPiece:
     """Converts texts to token ids; unknown words are left out."""
 
-    def __init__(self, vocabulary: Mapping[str, int]) -> None:
+    def __init__(self, vocabulary: Mapping[str, int]):
         self._vocabulary = vocabulary
         self._longest = max(map(len, vocabulary), default=0)
         self._words: dict[str, tuple[int, ...]] = {}
@@ -137,7 +137,7 @@ class StaticEmbedder:
         """The memory mapping is released with the object."""
 
 
-@functools.cache
+@cache
 def _read_model(
     folder: Path,
 ) -> tuple[WordPiece, NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:

@@ -106,7 +106,7 @@ class Upload:
     """A body that is forwarded while it arrives; raises like `read_body`. `ended` is set at its
     end; `error` is what cut it short, if anything did."""
 
-    def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
+    def __init__(self, headers: RawHeaders, receive: Receive, limit: int):
         self._chunks = _body_chunks(headers, receive, limit)
         self.ended = asyncio.Event()
         self.error: GatewayError | ClientGone | None = None

@@ -191,7 +191,7 @@ class _Answer:
     """Records the status, adds the gateway's headers, sends an error if nothing was sent yet.
     `keeps_id`: the client sent the request's id, and the answer repeats it."""
 
-    def __init__(self, exchange: Exchange, send: Send, *, keeps_id: bool) -> None:
+    def __init__(self, exchange: Exchange, send: Send, *, keeps_id: bool):
         self._exchange = exchange
         self._send = send
         self._keeps_id = keeps_id

@@ -25,7 +25,7 @@ from gateway.wire.headers import header
 class HealthEndpoints:
     """Liveness, readiness and metrics of one gateway."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime):
         self._runtime = runtime
 
     async def healthz(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,10 +1,10 @@
 """uvicorn's HTTP/1.1 protocol, adapted to the needs of a proxy."""
 
 import asyncio
-import functools
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
@@ -54,7 +54,7 @@ class HttpProtocol(HttpToolsProtocol):
         limits: ServerSettings,
         refused: Callable[[GatewayError], None],
         **kwargs: Any,
-    ) -> None:
+    ):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._refused = refused
@@ -180,8 +180,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Let the application write pieces of a chunked answer without a coroutine for each."""
         if self.scope["http_version"] == "1.1" and not self._offers_connection:
             offers: dict[Any, Any] = {
-                WRITE_NOW: functools.partial(self._write_now, self.cycle),
-                ON_GONE: functools.partial(self._on_gone, self.cycle),
+                WRITE_NOW: partial(self._write_now, self.cycle),
+                ON_GONE: partial(self._on_gone, self.cycle),
             }
             self.scope["extensions"] = offers
 
@@ -319,7 +319,7 @@ class HttpProtocol(HttpToolsProtocol):
 class _Upgraded(asyncio.StreamReaderProtocol):
     """A connection that is no longer HTTP; the server still counts it as open."""
 
-    def __init__(self, reader: asyncio.StreamReader, http: HttpProtocol) -> None:
+    def __init__(self, reader: asyncio.StreamReader, http: HttpProtocol):
         super().__init__(reader, loop=http.loop)
         self._http = http
 
@@ -332,7 +332,7 @@ class _Upgraded(asyncio.StreamReaderProtocol):
 class _Unframed:
     """Ends an answer of unknown length by closing the connection: HTTP/1.0 has no chunks."""
 
-    def __init__(self, app: Any, cycle: RequestResponseCycle) -> None:
+    def __init__(self, app: Any, cycle: RequestResponseCycle):
         self._app = app
         self._cycle = cycle
 

@@ -28,7 +28,7 @@ _LIST_WAIT_S = 5.0  # an upstream that hangs counts as down here
 class ModelsEndpoint:
     """Merges the two lists; without configured names the upstream's answer is passed through."""
 
-    def __init__(self, runtime: Runtime, auth: Authenticator, passthrough: PassThrough) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, passthrough: PassThrough):
         self._runtime = runtime
         self._auth = auth
         self._rights = rights()

@@ -59,7 +59,7 @@ _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 class PassThrough:
     """Forwards to the default upstream, or, for a JSON body naming one, to its deployment."""
 
-    def __init__(self, runtime: Runtime, auth: Authenticator, room: Room) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, room: Room):
         self._runtime = runtime
         self._room = room
         self._auth = auth

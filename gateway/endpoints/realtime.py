@@ -3,10 +3,10 @@
 Nothing in it is steered or recorded: it is a live audio session, not a list of messages."""
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 from urllib.parse import parse_qs, quote
@@ -67,7 +67,7 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
 async def _pipe(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: list[int], way: int
 ) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         while data := await reader.read(_PIECE_BYTES):
             moved[way] += len(data)
             writer.write(data)
@@ -79,7 +79,7 @@ async def _pipe(
 def _probe(writer: asyncio.StreamWriter) -> None:
     connection = writer.get_extra_info("socket")
     if connection is not None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
@@ -97,7 +97,7 @@ class RealtimeEndpoint:
     # statuses of a refusal after which the client is to use HTTP
     refused_as_http: ClassVar[frozenset[int]] = frozenset()
 
-    def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler):
         self._runtime = runtime
         self._auth = auth
         self._rights = rights()

@@ -96,9 +96,7 @@ class KeepAlive:
     """Sends a comment whenever nothing has come for `interval_s` and an event is complete. One
     timer for the whole stream, which looks at the clock when it fires."""
 
-    def __init__(
-        self, interval_s: float, send: Callable[[bytes], object], ping: bytes = b""
-    ) -> None:
+    def __init__(self, interval_s: float, send: Callable[[bytes], object], ping: bytes = b""):
         self._interval_s = interval_s
         self._ping = ping or b": keep-alive\n\n"
         self._send = send

@@ -125,7 +125,7 @@ class _Answer:
 
     usage: FieldDict | None = None  # None: it is in the events
 
-    def __init__(self, status: int, first: str, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, status: int, first: str, events: AsyncGenerator[bytes, None]):
         self.status = status
         self._first = first.encode()
         self.headers: RawHeaders = [(b"content-type", b"text/event-stream")]

@@ -1,6 +1,6 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
-import contextlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -177,6 +177,6 @@ class SteeredEndpoint:
         if has_more_items(new, _MOST_ITEMS + len(raw) // _ITEM_BYTES):
             return self.dialect.skim(raw, orjson.loads, asked)
         # What fails here fails again while the request is steered, where that is handled.
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             _ = request.prefix
         return request

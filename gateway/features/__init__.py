@@ -5,4 +5,4 @@ A folder has everything that is its own: settings, tables, routes, pages, comman
 gateway, which imports no feature; of another feature what that one offers in the tuple `OFFERS` of
 its `__init__.py`, as `module:name`, and only where a hook asks or the other one is there."""
 
-import gateway.config  # noqa: F401 - first, because the tree of settings reads those of the features
+import gateway.config  # first, because the tree of settings reads those of the features

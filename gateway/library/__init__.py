@@ -3,5 +3,3 @@
 Imports allowed: `gateway.embedding`, `gateway.stores`, `gateway.steering`."""
 
 from gateway.library.catalogue import PatternLibrary, PatternTally, gates_for, starter_patterns
-
-__all__ = ["PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
-import functools
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,7 @@ class PatternLibrary:
             refused = report.refused.append
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
         patterns = iter(await off_loop(list, read))
-        while batch := list(itertools.islice(patterns, _BATCH)):
+        while batch := list(islice(patterns, _BATCH)):
             for outcome, _ in await self.add(batch):
                 report.counts[outcome] += 1
             if progress is not None:
@@ -269,7 +269,7 @@ def _mask_values(value: Any) -> Any:
     return value
 
 
-@functools.cache
+@cache
 def starter_patterns() -> tuple[Pattern, ...]:
     """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
     with _STARTER_FILE.open(encoding="utf-8") as lines:

@@ -78,7 +78,7 @@ class PatternCopy:
     """The patterns of a store at one time. `mark`: that of the store then; `rules`: the universal
     ones; `searched`: the others are in memory, too."""
 
-    def __init__(self, mark: Mark, rules: list[PatternMatch], *, searched: bool) -> None:
+    def __init__(self, mark: Mark, rules: list[PatternMatch], *, searched: bool):
         self.mark = mark
         self._rules = rules
         self.searched = searched
@@ -156,7 +156,7 @@ class PatternMemory:
     """Keeps a copy of the patterns of a store, and up to date while `follow` runs. `copy`: the
     newest one, None before the first; `current`: no change is known that is not in it."""
 
-    def __init__(self, store: PatternStore) -> None:
+    def __init__(self, store: PatternStore):
         self.copy: PatternCopy | None = None
         self.current = False
         self._store = store

@@ -1,11 +1,11 @@
 """Publish and subscribe for live events, within one process."""
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from gateway.values import Fields
 
@@ -25,7 +25,7 @@ class TooManySubscribers(Exception):
 class Subscription:
     """One subscriber's queue; `dropped` counts events it missed by being slow or disconnected."""
 
-    def __init__(self, tenant: str | None, limit: int) -> None:
+    def __init__(self, tenant: str | None, limit: int):
         self.dropped = 0
         self._tenant = tenant
         self._waiting: deque[Event] = deque(maxlen=limit)
@@ -41,7 +41,7 @@ class Subscription:
 
     async def take(self, timeout_s: float) -> list[Event]:
         """The events since the last call, oldest first; empty after `timeout_s` without one."""
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._filled.wait()
         self._filled.clear()
@@ -59,7 +59,7 @@ class EventHub:
         queue_limit: int = QUEUE_LIMIT,
         limit: int = MAX_SUBSCRIBERS,
         linger_s: float = LINGER_S,
-    ) -> None:
+    ):
         self._queue_limit = queue_limit
         self._limit = limit
         self._linger_s = linger_s
@@ -90,7 +90,7 @@ class EventHub:
         for subscription in self._subscriptions:
             subscription.put(event)
 
-    @contextlib.contextmanager
+    @contextmanager
     def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
         """Subscribe while the block runs; tenant None receives every tenant's events. Events
         after the id `after` are delivered first; if that id is no longer kept, one dropped event

@@ -69,7 +69,7 @@ class LossyStream:
     """A stream that drops lines which cannot be written (a closed pipe, a full disk). The
     alternative is that the request fails which the line tells of, after it was answered."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> None:
@@ -118,7 +118,7 @@ def redact(_logger: Any, _name: str, line: Any) -> str:
 class _Logger:
     """Becomes structlog's at its first use."""
 
-    def __init__(self, component: str) -> None:
+    def __init__(self, component: str):
         self._component = component
 
     def __getattr__(self, name: str) -> Any:

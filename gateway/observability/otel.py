@@ -46,7 +46,7 @@ _PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in m
 class Telemetry:
     """Turns finished exchanges into spans."""
 
-    def __init__(self, tracer: "Tracer", close: Callable[[], None]) -> None:
+    def __init__(self, tracer: "Tracer", close: Callable[[], None]):
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
 

@@ -4,12 +4,12 @@ Each entry uses its step and those before it; its injections are those of the ca
 recording has no pattern store: look-ups are answered from the library that the policy names, or
 count as answered. It has no bill: tokens that it does not report are estimated."""
 
-import functools
-import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field
+from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -70,7 +70,7 @@ class ReplayPolicy:
     models: Settings | None = None
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _stand_in(tier: Tier, given: int) -> PatternMatch:
     """Answer to a look-up after `given` patterns of the run; the short text always fits into a
     block."""
@@ -125,9 +125,7 @@ class ReplayedCalls:
     """Decides about the calls of one recording, in order; the first is decided at once. `models`:
     the model of each call so far, from the call with no step before it on."""
 
-    def __init__(
-        self, policy: ReplayPolicy, recording: Recording, look_ups: LookUps = ANSWERED
-    ) -> None:
+    def __init__(self, policy: ReplayPolicy, recording: Recording, look_ups: LookUps = ANSWERED):
         self._policy = policy
         self._recording = recording
         self._look_ups = look_ups
@@ -285,7 +283,7 @@ class RecordedHistory:
     in which the run continues as it does live, or the next one begins after a final answer.
     `window`: the messages of the newest request."""
 
-    def __init__(self, policy: Policy, recording: Recording) -> None:
+    def __init__(self, policy: Policy, recording: Recording):
         self._messages = recording.messages or ()
         self._compactions = deque(recording.compactions)
         self._answers: set[int] = set()
@@ -305,7 +303,7 @@ class RecordedHistory:
             self.window = []
             # What comes before the first answer to the new history is not scored.
             roles = (as_mapping(message).get("role") for message in self._messages[at:])
-            new = itertools.takewhile(lambda role: role != "assistant", roles)
+            new = takewhile(lambda role: role != "assistant", roles)
             self.fold.continue_in(sum(1 for _ in new))
         return outcomes + self._extend(end)
 

@@ -3,12 +3,12 @@
 Each writes a small file while it serves, so that commands find its database; what cannot be written
 is left out, for nothing here may keep a gateway from serving."""
 
-import contextlib
 import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gateway.values import frozen
@@ -25,13 +25,13 @@ class RunningGateway:
     key: str = ""  # with which it is controlled; "" if the operator has set one, or it is hidden
 
 
-@contextlib.contextmanager
+@contextmanager
 def announced(url: str, database: str, key: str = "") -> Iterator[None]:
     """List this process among the running gateways while the block runs. `key`: the admin key of
     this process; only this user can read the file."""
     facts = {"url": url, "database": database, "started_at": time.time(), "key": key}
     file = None
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         folder = _folder()
         for entry, known in _entries(folder):
             if known is None:
@@ -43,7 +43,7 @@ def announced(url: str, database: str, key: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if file is not None:
                 file.unlink(missing_ok=True)
 
@@ -99,7 +99,7 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs; False where that cannot be seen."""
     if os.name == "nt":  # signal 0 is not a question there
         return False
-    with contextlib.suppress(PermissionError):
+    with suppress(PermissionError):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -55,7 +55,7 @@ class Supervisor:
         sockets: Sequence[socket.socket],
         serve: Callable[[WorkerPlace, socket.socket], bool],
         drain_s: float,
-    ) -> None:
+    ):
         self._sockets = sockets
         self._serve = serve
         self._drain_s = drain_s

@@ -49,7 +49,7 @@ class ConversationFold:
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
         answers: Collection[int] = (),
-    ) -> None:
+    ):
         if base is not None and base.state is FSMState.END:
             base = RunSnapshot(run=base.run + 1)
             earlier = ()

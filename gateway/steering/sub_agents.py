@@ -3,11 +3,11 @@
 A request aside, a fork and a main agent after a compaction are none. Where nothing says exactly
 that another agent has started this one, it is none either."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any
 
 from gateway.data_files import read_toml
@@ -89,7 +89,7 @@ def prompt_digest(text: str) -> str:
     beginning = " ".join(text[:_PROMPT].split())
     if len(beginning) < 8:
         return ""
-    return hashlib.sha256(beginning.encode("utf-8", "replace")).hexdigest()[:16]
+    return sha256(beginning.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def orders_in(messages: Iterable[Fields]) -> Iterator[Order]:

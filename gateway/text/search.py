@@ -13,7 +13,7 @@ class Expressions:
     share, and plain texts in lower case; every text with a match for the thorough search matches
     one of them."""
 
-    def __init__(self, expressions: Sequence[str] = (), *, texts: Sequence[str] = ()) -> None:
+    def __init__(self, expressions: Sequence[str] = (), *, texts: Sequence[str] = ()):
         self._all = [*expressions, *map(_literal, texts)]
 
     def may_be_in(self, text: str) -> bool:

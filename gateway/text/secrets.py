@@ -5,9 +5,9 @@ It finds tokens by their form and values by the name next to them; the rules are
 
 import base64
 import binascii
-import functools
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ def mask_secrets(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
-@functools.lru_cache(maxsize=512)
+@lru_cache(maxsize=512)
 def mask_repeated(text: str) -> str:
     """`mask_secrets` for texts that come again with every call, such as guidance."""
     return mask_secrets(text)
@@ -255,7 +255,7 @@ class _Rule:
         folded: bool = False,
         check: str | None = None,
         needs: str | None = None,
-    ) -> None:
+    ):
         self.kind = kind
         self.anchors = anchors
         self.needs = needs
@@ -263,7 +263,7 @@ class _Rule:
         self._check = _CHECKS[check] if check else None
         self._folded = folded
 
-    @functools.cached_property
+    @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Compiled at the first text that needs it, which few commands have."""
         return re.compile(self._pattern)

@@ -1,7 +1,7 @@
 """The arithmetic of drawings: from values to positions. `page_files/charts.html` draws."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from gateway.values import T
 
@@ -42,7 +42,7 @@ def fraction(value: float, low: float, high: float) -> float:
 def stretches(values: Iterable[T | None]) -> Iterator[tuple[int, int, T]]:
     """(first index, length, value) of each stretch of equal neighbours; None is left out."""
     at = 0
-    for value, group in itertools.groupby(values):
+    for value, group in groupby(values):
         length = len(list(group))
         if value is not None:
             yield at, length, value

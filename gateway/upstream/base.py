@@ -1,9 +1,9 @@
 """The answer that both lanes return, its headers, and the time limits on reading it."""
 
-import contextlib
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
@@ -33,11 +33,11 @@ def retry_after_s(headers: RawHeaders) -> float | None:
     """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
     for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
         value = header(headers, name).decode("latin-1")
-        with contextlib.suppress(ValueError, OverflowError):
+        with suppress(ValueError, OverflowError):
             seconds = float(value) / unit
             if math.isnan(seconds):
                 return None
             return max(0.0, seconds)
-        with contextlib.suppress(ValueError, TypeError, OverflowError):
+        with suppress(ValueError, TypeError, OverflowError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None

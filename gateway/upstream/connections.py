@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import ipaddress
 import netrc
 import os
@@ -10,6 +9,7 @@ import socket
 import ssl
 import sys
 import urllib.request
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import aiohappyeyeballs
@@ -61,7 +61,7 @@ class Pool:
     """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`. With
     `keepalive_s` 0 every request has a connection opened for it."""
 
-    def __init__(self, *, limit: int, connect_s: float, keepalive_s: float) -> None:
+    def __init__(self, *, limit: int, connect_s: float, keepalive_s: float):
         self.in_use: dict[PooledConnection, Origin] = {}
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
@@ -186,7 +186,7 @@ class Pool:
         addresses = self._addresses.get((host, port))
         if addresses is None:
             flags = socket.AI_ADDRCONFIG
-            with contextlib.suppress(ValueError):  # a name
+            with suppress(ValueError):  # a name
                 ipaddress.ip_address(host)
                 flags = socket.AI_NUMERICHOST
             # uvloop's own look-up holds the end of the loop until a name server has answered.
@@ -203,7 +203,7 @@ class Pool:
 class Route:
     """Parts that are the same for all requests to one URL."""
 
-    def __init__(self, method: str, url: URL, pool: Pool, *, proxied: bool = False) -> None:
+    def __init__(self, method: str, url: URL, pool: Pool, *, proxied: bool = False):
         self.origin = origin = origin_of(url, proxied=proxied)
         self.pool = pool
         self._says_length = method not in _BODILESS
@@ -251,7 +251,7 @@ def _proxy_for(url: URL) -> tuple[URL | None, bytes]:
     login = _login(proxy)
     if not login:  # the file that other programs read, too
         file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
-        with contextlib.suppress(OSError, netrc.NetrcParseError):
+        with suppress(OSError, netrc.NetrcParseError):
             known = netrc.netrc(file).authenticators(proxy.host or "")
             login = b""
             if known:

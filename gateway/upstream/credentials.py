@@ -12,10 +12,10 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
 
 import base64
 import binascii
-import functools
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import unquote_plus, urlsplit
 
 from gateway.errors import Unauthorized
@@ -64,20 +64,20 @@ _OF_SEAT = {"chatgpt": "chatgpt", "bedrock": "aws", "copilot": "github"} | dict.
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def family_of_host(host: str) -> str:
     """The provider that a host belongs to; ANY for other servers."""
     return next((f for f, ends in _HOSTS.items() if f".{host}".endswith(ends)), ANY)
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def owner_of_host(host: str) -> str:
     """As `family_of_host`, with the providers that take other providers' headers."""
     keyed = (o for o, end in _KEYED_HOSTS.items() if f".{host}".endswith(end))
     return next(keyed, family_of_host(host))
 
 
-@functools.lru_cache(maxsize=1024)  # clients choose the names
+@lru_cache(maxsize=1024)  # clients choose the names
 def _belongs_to(name: bytes) -> str | None:
     """The provider that a header authenticates to, by its name in lower case; None: to nobody."""
     other = None

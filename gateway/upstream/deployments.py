@@ -5,13 +5,13 @@ Deployments that failed repeatedly are not asked for a while (`DeploymentRests`)
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -235,7 +235,7 @@ _VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
 class _Targets:
     """Makes targets of deployments; `env` holds the providers' keys."""
 
-    def __init__(self, settings: Settings, env: Texts) -> None:
+    def __init__(self, settings: Settings, env: Texts):
         upstream = settings.default_upstream
         base = upstream.api_base.rstrip("/")
         if upstream.messages_api_base:
@@ -351,7 +351,7 @@ class DeploymentTable:
         env: Texts,
         rests: DeploymentRests | None = None,
         keys_required: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ):
         """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
         `keys_required`: whether requests need a gateway key now, whatever the config says. Raises:
         ConfigError: deployments, or models named elsewhere, have no provider or no address."""
@@ -362,7 +362,7 @@ class DeploymentTable:
         self._at_openai = providers.is_openai(self.default.api_base.host)
         self.seats = Seats(settings.default_upstream, env)
         self._by_name: dict[str, list[Target]] = {}
-        self._by_pattern = functools.lru_cache(_MATCHES_KEPT)(self._matched)
+        self._by_pattern = lru_cache(_MATCHES_KEPT)(self._matched)
         self._rests = rests or DeploymentRests()
         self._turn = itertools.count()
         faults = Faults()

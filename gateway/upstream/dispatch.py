@@ -4,13 +4,13 @@ Also the providers that refuse `stream_options`, which are later asked without i
 that the gateway makes for itself to a model of its deployments (`ask`), which are never steered."""
 
 import asyncio
-import contextlib
-import functools
 import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache, partial
 from typing import Protocol
 
 import httpx
@@ -395,7 +395,7 @@ class Dispatcher:
 
 async def _packed_again(body: bytes, coding: bytes) -> bytes:
     """A body in the coding that the client's own was in; a large one is packed in a thread."""
-    work = functools.partial(packed, body, codings_of(coding))
+    work = partial(packed, body, codings_of(coding))
     if len(body) < _PACKED_AT_ONCE:
         return work()
     return await off_loop(work)
@@ -433,7 +433,7 @@ async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
         raise
     failure = None
     if _FAILS.search(content):
-        with contextlib.suppress(Exception):  # an upstream may put anything anywhere
+        with suppress(Exception):  # an upstream may put anything anywhere
             if content.lstrip()[:1] in (b"{", b"["):
                 failure = refusal_of(orjson.loads(content))
             else:
@@ -483,7 +483,7 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
         )
 
 
-@functools.lru_cache(maxsize=512)  # parsing a URL is slow
+@lru_cache(maxsize=512)  # parsing a URL is slow
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
     """The upstream URL with the path and the query byte for byte. The base's own query, which some
     providers need (`?api-version=...`), comes before the client's. Raises: NotFound: the path would
@@ -504,7 +504,7 @@ async def read_error(response: LaneResponse) -> tuple[Kind, bool]:
     """(why an answer refuses a request, whether it names `stream_options`)."""
     content = await begun(response, lambda text: len(text) > _ERROR_BYTES)
     answer = None
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         answer = refusal_of(orjson.loads(content))
     # One of no known form is read as text.
     kind = kind_of(answer or {"": content.decode("utf-8", "replace")})

@@ -4,7 +4,7 @@ An upstream that answers 429 to the client's own credential says how long its li
 then the fallbacks are asked at once, and no call is wasted on it; afterwards one call tries it, the
 others wait for that one's result."""
 
-import contextlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 
@@ -103,9 +103,9 @@ def limit_ends(headers: RawHeaders, content: bytes, now: float) -> float:
     """The time until which an answer of status 429 asks to wait: by its headers, or by the error of
     ChatGPT's backend."""
     waits = [retry_after_s(headers) or 0.0]
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         waits.append(float(header(headers, _ENDS)) - now)
-    with contextlib.suppress(ValueError, TypeError, LookupError):
+    with suppress(ValueError, TypeError, LookupError):
         error = mapping_at(as_mapping(orjson.loads(content)), "error")
         waits.append(float(error["resets_in_seconds"]))
     return now + min(max(waits) or _USUAL_S, _LONGEST_S)

@@ -44,7 +44,7 @@ class IdleGuard:
     one timer per stream, which checks the clock when it fires, instead of one per chunk: a stream
     of a thousand chunks needs a handful of timers."""
 
-    def __init__(self, limit_s: float, total_s: float = 0) -> None:
+    def __init__(self, limit_s: float, total_s: float = 0):
         self.limit_s = limit_s
         self.total_s = total_s
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class PooledConnection(asyncio.Protocol):
     has_spoken = False  # whether bytes have come that nobody asked for
     idle_until = 0.0  # when it is closed unless it is used again, in the loop's seconds
 
-    def __init__(self, give_back: "Callable[[PooledConnection, bool], None]") -> None:
+    def __init__(self, give_back: "Callable[[PooledConnection, bool], None]"):
         self._give_back = give_back
         self._is_full = False
         self._drained: asyncio.Future[None] | None = None
@@ -199,7 +199,7 @@ class Http1Answer:
 
     def __init__(
         self, connection: PooledConnection, guard: IdleGuard, *, without_body: bool = False
-    ) -> None:
+    ):
         self.status = 0
         self.fields: RawHeaders = []
         self.headers: RawHeaders = []
@@ -567,7 +567,7 @@ class Handover(Http1Answer):
     """An answer after which the connection is the caller's, if its status is one of `statuses`. It
     answers CONNECT, or a request for a WebSocket. `early`: what has come behind its head."""
 
-    def __init__(self, connection: PooledConnection, guard: IdleGuard, statuses: range) -> None:
+    def __init__(self, connection: PooledConnection, guard: IdleGuard, statuses: range):
         super().__init__(connection, guard)
         self._statuses = statuses
         self.reason = self.early = b""

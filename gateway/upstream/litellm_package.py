@@ -1,7 +1,7 @@
 """LiteLLM's package, which may be installed: looked for without an import of it."""
 
-import functools
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 from gateway.hooks import features
@@ -9,7 +9,7 @@ from gateway.hooks import features
 WITHOUT_LITELLM = "LiteLLM is not installed: `pip install .` in a clone of the gateway adds it"
 
 
-@functools.cache
+@cache
 def litellm_folders() -> list[Path]:
     """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
     spec = importlib.util.find_spec("litellm")

@@ -1,10 +1,10 @@
 """Abilities and prices of a requested model: by the config, else by the price list."""
 
-import contextlib
-import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from gateway.config import Settings
@@ -96,10 +96,10 @@ _LOCAL = re.compile(
 class ModelCatalogue:
     """Looks up requested names by the deployments that serve them."""
 
-    def __init__(self, table: DeploymentTable, model_info: Mapping[str, Fields]) -> None:
+    def __init__(self, table: DeploymentTable, model_info: Mapping[str, Fields]):
         self._table = table
         self._own = model_info
-        self.info = functools.lru_cache(1000)(self._info)
+        self.info = lru_cache(1000)(self._info)
         """The entry of a requested name; None when it is in neither list nor config."""
         known = default_list()
         self.relative = known.relative if known is not None else lambda _: None
@@ -181,7 +181,7 @@ class ModelCatalogue:
         known = known or ModelInfo(provider=target.provider)
         rates = dict(known.rates)
         for kind, name in _PRICES.items():
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+            with suppress(KeyError, TypeError, ValueError):
                 rates[kind] = float(own[name])  # YAML reads `1e-6` as text
         return replace(
             known,

@@ -30,7 +30,7 @@ _SET_HERE = frozenset({b"host", b"content-length"})
 class NativeLane:
     """Sends bytes to any HTTP upstream, over one shared pool of connections."""
 
-    def __init__(self, timeouts: TimeoutSettings, *, max_connections: int) -> None:
+    def __init__(self, timeouts: TimeoutSettings, *, max_connections: int):
         self._timeouts = timeouts
         self._pool, self._uploads = (
             Pool(limit=max_connections, connect_s=timeouts.connect_s, keepalive_s=keepalive_s)

@@ -1,12 +1,12 @@
 """The providers of `providers.toml`, and the provider that a model string names."""
 
 import ast
-import contextlib
 import difflib
-import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,16 +20,16 @@ from gateway.wire.coerce import as_mapping
 _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 
 
-@functools.cache
+@cache
 def litellm_names() -> frozenset[str]:
     """Every prefix that LiteLLM reads as a provider; empty when LiteLLM is not installed."""
     names = set()
     for folder in litellm_folders():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             found = _ENUMERATION.search((folder / "types" / "utils.py").read_text(encoding="utf-8"))
             members = ast.walk(ast.parse(found[0] if found else ""))
             names |= {ast.literal_eval(m.value) for m in members if isinstance(m, ast.Assign)}
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             table = (folder / "llms" / "openai_like" / "providers.json").read_bytes()
             names |= as_mapping(json.loads(table)).keys()
     return frozenset(name for name in names if isinstance(name, str))

@@ -69,7 +69,7 @@ class Seat(Value):
 class Seats:
     """The bases of these APIs, as the settings name them."""
 
-    def __init__(self, upstream: UpstreamSettings, env: Texts) -> None:
+    def __init__(self, upstream: UpstreamSettings, env: Texts):
         region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         bedrock = f"https://bedrock-runtime.{region}.amazonaws.com"
         bases = {

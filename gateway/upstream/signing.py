@@ -37,7 +37,7 @@ _in_thread = Threads("signing", 8).run
 class CloudSigner:
     """Adds the operator's credential to requests that have none."""
 
-    def __init__(self, table: DeploymentTable) -> None:
+    def __init__(self, table: DeploymentTable):
         self._table = table
         self._lock = threading.Lock()
         self._aws: Any = None  # botocore's session, which refreshes its credentials

@@ -1,8 +1,8 @@
 """A WebSocket to an upstream: the handshake as HTTP, then the bytes as they are, or as messages."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -119,9 +119,7 @@ class MessageSide:
     the message that is arriving or being handled. `asks`: it is the upstream, whose client this
     is."""
 
-    def __init__(
-        self, streams: Streams, limit_mb: float, share: Share, *, asks: bool = False
-    ) -> None:
+    def __init__(self, streams: Streams, limit_mb: float, share: Share, *, asks: bool = False):
         self._streams = streams
         self._share = share
         if asks:
@@ -142,7 +140,7 @@ class MessageSide:
     async def events(self) -> AsyncIterator[Event]:
         """Its messages, until it has closed, which is answered here, or is gone. One that is not
         kept is held until the next is asked for."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             while data := await self._read():
                 if isinstance(data, bytes):
                     if len(data) == _PIECE_BYTES:  # it may be hundreds of frames

@@ -49,7 +49,7 @@ class AsMappings(MessagesView):
 
     __slots__ = ("_messages",)
 
-    def __init__(self, messages: Sequence[Any]) -> None:
+    def __init__(self, messages: Sequence[Any]):
         self._messages = messages
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class KnownMessages(MessagesView):
 
     __slots__ = ("_count", "_known", "_length", "_loads", "_raw", "_spans", "new")
 
-    def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads) -> None:
+    def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads):
         self._raw = raw
         self._spans = spans
         self.new = new  # behind the known ones

@@ -46,7 +46,7 @@ class Inflater:
     in it, a decompressor is given each byte once, and at most 64 kB a second time for each further
     member."""
 
-    def __init__(self, coding: Coding) -> None:
+    def __init__(self, coding: Coding):
         self._coding = coding
         self._first = b""
         self._member: Any = None
@@ -103,7 +103,7 @@ class Inflater:
 class Unpacker:
     """Undoes the codings of one body, the last one first."""
 
-    def __init__(self, codings: Sequence[bytes]) -> None:
+    def __init__(self, codings: Sequence[bytes]):
         """`codings`: one or more, in the order in which they were applied, all of them readable."""
         self._inflaters = [Inflater(_CODINGS[name]) for name in reversed(codings)]
 
@@ -127,7 +127,7 @@ class _BrotliMember:
 
     unused_data = b""  # what follows its end is an error
 
-    def __init__(self, _: bytes) -> None:
+    def __init__(self, _: bytes):
         self._inner = brotli.Decompressor()
 
     @property

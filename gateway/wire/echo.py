@@ -15,7 +15,7 @@ class EchoFilter:
     """Replaces an echo of the `instructions` that were sent by the client's own; no other byte.
     `own` None: the client sent none."""
 
-    def __init__(self, sent: str, own: str | None) -> None:
+    def __init__(self, sent: str, own: str | None):
         cut = _cut(sent, own)
         self._hold(_digest(sent), cut, None if cut else json.dumps(own))
 

@@ -147,7 +147,7 @@ class MessageReader:
 
     def __init__(
         self, call_ids: Sequence[str], answered: int = 0, in_turn: bool = False, turns: int = 0
-    ) -> None:
+    ):
         self.call_ids: list[str] = []
         self._ordinals: dict[str, int] = {}
         for call_id in call_ids:

@@ -3,9 +3,9 @@
 Everything that is not edited stays byte for byte as the client wrote it: unknown fields, key order,
 number forms (`1.0`, 2^70), escapes and white space. Guidance is placed by splices, too."""
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from gateway.values import FieldDict, Texts, Value
@@ -45,7 +45,7 @@ class ChatRequest:
         list_key: str = "messages",
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
-    ) -> None:
+    ):
         self.raw = raw
         self.body = body
         self.model = str(body.get("model", ""))
@@ -182,7 +182,7 @@ def insert_message(request: ChatRequest, position: int, role: str, text: str) ->
     return Splice(start=at, end=at, text=literal)
 
 
-@functools.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def _message(role: str, text: str) -> str:
     """Cached, because every run begins with the same guidance."""
     return json.dumps({"role": role, "content": text})

@@ -35,7 +35,7 @@ class Allowance:
     """The bytes of an answer that may be kept: `most` in all, `now` until `holds` is asked again,
     which tells whether so many may be held."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int):
         self.most = most
         self.now = min(most, _FREE_BYTES)
         self.holds: Callable[[int], bool] = bool  # any number
@@ -51,7 +51,7 @@ class ResponseWatch:
     (decompressed); bytes beyond 256 kB only as far as `allowance` gives room. An answer that is
     larger, or in a compression that cannot be decoded, is `opaque`: it is relayed unwatched."""
 
-    def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
+    def __init__(self, content_encoding: bytes, limit_bytes: int):
         if content_encoding:
             codings = codings_of(content_encoding)
         else:
@@ -142,7 +142,7 @@ class ResponseWatch:
 class NamedEndWatch(ResponseWatch):
     """The same for streams of named events; `ended` is set when the last event is complete."""
 
-    def __init__(self, content_encoding: bytes, limit_bytes: int, end: NamedEnd) -> None:
+    def __init__(self, content_encoding: bytes, limit_bytes: int, end: NamedEnd):
         super().__init__(content_encoding, limit_bytes)
         self._end = end
         self._seen = False
@@ -177,7 +177,7 @@ class NamedEnd:
     needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the names are
     those of a member that the last object has; the objects may be those of an array."""
 
-    def __init__(self, *names: str, keys: bool = False) -> None:
+    def __init__(self, *names: str, keys: bool = False):
         choice = "|".join(map(re.escape, names))
         pattern = rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'
         if keys:
@@ -204,7 +204,7 @@ class NamedEnd:
 class UsageFilter:
     """Removes the usage chunk from a stream whose client did not ask for it."""
 
-    def __init__(self, loads: Callable[[bytes], Any] = json.loads) -> None:
+    def __init__(self, loads: Callable[[bytes], Any] = json.loads):
         self._decoder = SSEDecoder()
         self._holds = False
         self._loads = loads

@@ -35,7 +35,7 @@ class ToolCallStream:
     string, `{}` for none. Adapters count from 1, use one index for all calls, leave ids out or
     repeat them."""
 
-    def __init__(self, new_id: NewId) -> None:
+    def __init__(self, new_id: NewId):
         self._new_id = new_id
         self._newest: dict[object, _Call] = {}  # by the adapter's index
         self._calls: list[_Call] = []

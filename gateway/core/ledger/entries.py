@@ -111,7 +111,7 @@ class Entry(Struct, kw_only=True):
 class Entries:
     """The open entries of a run, within a bounded memory."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock):
         self._clock = clock
         self._open: dict[str, Entry] = {}
 

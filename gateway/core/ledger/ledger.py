@@ -104,7 +104,7 @@ class Ledger:
     """The ledger of one run. `describe` reads the facts of its steps; `steps`: those of the run
     before the first one that is observed."""
 
-    def __init__(self, describe: Describe, steps: int = 0) -> None:
+    def __init__(self, describe: Describe, steps: int = 0):
         self._describe = describe
         self._clock = Clock(step=steps)
         self._entries = Entries(self._clock)

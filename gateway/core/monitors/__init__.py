@@ -20,14 +20,6 @@ from gateway.core.monitors.table import (
 )
 from gateway.core.plugins import load_class
 
-# fmt: off
-__all__ = [
-    "ALARMING", "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "Alarm",
-    "MonitorSettings", "Readings", "RobustSettings", "Suite", "SuiteName", "combine",
-    "make_suite",
-]
-# fmt: on
-
 
 def make_suite(settings: MonitorSettings) -> Suite[Any]:
     """A new suite for one run; imports the modules of the suite that `settings` names."""

@@ -65,7 +65,7 @@ class _OfEntries:
 
     endings: frozenset[Ending] = frozenset()  # the ends of tries that it scores
 
-    def __init__(self, settings: RobustSettings) -> None:
+    def __init__(self, settings: RobustSettings):
         self._recovery = settings.recovery
         self._score = 0.0
         self._what = ""
@@ -121,7 +121,7 @@ class EditRevert(_OfEntries):
 class CallCount:
     """Calls against a budget; without a configured one, that of solved runs of the kind."""
 
-    def __init__(self, settings: RobustSettings) -> None:
+    def __init__(self, settings: RobustSettings):
         self._budget = settings.call_budget
         self._calls = 0
         self._works = False
@@ -148,7 +148,7 @@ SLOPE = 1.6  # half of the window may be stale; seven calls of eight score 0.6
 class Diversity:
     """Share of the newest calls that failed again or brought what the run has."""
 
-    def __init__(self, settings: RobustSettings) -> None:
+    def __init__(self, settings: RobustSettings):
         self._stale: deque[bool] = deque(maxlen=settings.novelty_window)
 
     def push(self, step: LedgerStep) -> None:
@@ -179,7 +179,7 @@ class Hedge:
     """Density of hedging in the newest thoughts against the run before them. Only thoughts with an
     action count: a message to a user hedges out of politeness."""
 
-    def __init__(self, settings: RobustSettings) -> None:
+    def __init__(self, settings: RobustSettings):
         self._size = settings.trend_window
         self._late: deque[tuple[int, int]] = deque()
         self._early_hedges = self._early_words = self._thoughts = 0

@@ -48,7 +48,7 @@ class ReferenceSuite(Suite[FormulaText]):
 
     __slots__ = ()
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings):
         super().__init__(settings, settings)
 
     def push(self, read: LedgerStep) -> None:
@@ -65,7 +65,7 @@ class Streak:
 
     __slots__ = ("_cap", "_length", "_name")
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings):
         self._cap = settings.streak_cap
         self._name = ""
         self._length = 0
@@ -88,7 +88,7 @@ class CallCount:
 
     __slots__ = ("_budget", "_calls")
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings):
         self._budget = settings.call_budget
         self._calls = 0
 
@@ -120,7 +120,7 @@ class EditRevert:
 
     __slots__ = ("_before", "_cycles", "_failed", "_path", "_reverted", "_worst")
 
-    def __init__(self, _settings: MonitorSettings) -> None:
+    def __init__(self, _settings: MonitorSettings):
         self._before: deque[Trigrams] = deque(maxlen=2)
         self._path = ""
         self._failed = False
@@ -212,7 +212,7 @@ class TestRepeat:
 
     __slots__ = ("_last", "_repeated")
 
-    def __init__(self, _settings: MonitorSettings) -> None:
+    def __init__(self, _settings: MonitorSettings):
         self._last = ""
         self._repeated = ""
 
@@ -266,7 +266,7 @@ class Diversity:
 
     __slots__ = ("_minimum", "_tail", "_total")
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings):
         self._minimum = settings.diversity_min_total
         self._tail: deque[str] = deque(maxlen=settings.diversity_window)
         self._total = 0
@@ -314,7 +314,7 @@ class Hedge:
 
     __slots__ = ("_hedges", "_retraction", "_words")
 
-    def __init__(self, _settings: MonitorSettings) -> None:
+    def __init__(self, _settings: MonitorSettings):
         # Sums after each thought, from which both halves follow without going back.
         self._hedges = [0]
         self._words = [0]

@@ -63,7 +63,7 @@ class Monitor(Protocol[Observed]):
 class Suite(ABC, Generic[Observed]):
     """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
 
-    def __init__(self, settings: MonitorSettings, argument: object) -> None:
+    def __init__(self, settings: MonitorSettings, argument: object):
         classes = monitor_classes(settings.suite)
         self.monitors: dict[str, Monitor[Observed]] = {
             name: classes[name](argument) for name in settings.active
@@ -130,7 +130,7 @@ class RobustSuite(Suite[LedgerStep]):
 
     __slots__ = ("_quiet", "_step", "_uncalled")
 
-    def __init__(self, settings: MonitorSettings) -> None:
+    def __init__(self, settings: MonitorSettings):
         super().__init__(settings, settings.robust)
         self._quiet = self._uncalled = self._step = 0
 

@@ -163,7 +163,7 @@ class LedgerScorer(ReadsLedger):
 
     __slots__ = ("_recovered", "reason")
 
-    def __init__(self, _settings: DifficultySettings) -> None:
+    def __init__(self, _settings: DifficultySettings):
         self.reason = ""
         self._recovered: Entry | None = None
 

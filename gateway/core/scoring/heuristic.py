@@ -106,7 +106,7 @@ class HeuristicScorer:
 
     __slots__ = ()
 
-    def __init__(self, _settings: DifficultySettings) -> None:
+    def __init__(self, _settings: DifficultySettings):
         pass
 
     def push(self, step: Step) -> float:

@@ -4,10 +4,10 @@ A judged score is kept under a digest of the run up to its step, by which anothe
 transcript finds it. A step that was not judged, or after another history, has the ledger's.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.scoring.difficulty import LedgerScorer
@@ -40,7 +40,7 @@ class JudgedScorer(ReadsLedger, Judgeable):
 
     __slots__ = ("_chain", "_own", "reason")
 
-    def __init__(self, settings: DifficultySettings) -> None:
+    def __init__(self, settings: DifficultySettings):
         self._own = LedgerScorer(settings)
         self.judged = NOT_JUDGED
         self._chain = b""
@@ -55,7 +55,7 @@ class JudgedScorer(ReadsLedger, Judgeable):
         """Difficulty of a step in [0, 1], given the steps before it."""
         own = self._own.push_read(read)
         step = read.step
-        digest = hashlib.blake2b(self._chain, digest_size=_KEY_BYTES)
+        digest = blake2b(self._chain, digest_size=_KEY_BYTES)
         texts = [step.thought, step.reasoning]
         for action in step.actions:
             texts += [action.name, action.arguments, action.observation]

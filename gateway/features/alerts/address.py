@@ -4,9 +4,9 @@ Links that answer a question are signed, so that whoever is at the address could
 is never taken from a client: the browser of an operator who has logged in sends its session only to
 the host at which he did so."""
 
-import contextlib
-import hashlib
 import hmac
+from contextlib import suppress
+from hashlib import sha256
 from urllib.parse import urlsplit
 
 from gateway.auth.hosts import is_loopback_name
@@ -27,7 +27,7 @@ async def address_of(settings: Settings, store: AlertStore, visited: str, *, por
         return base_url
     if visited and not _on_loopback(visited):
         return visited
-    with contextlib.suppress(StoreError):
+    with suppress(StoreError):
         # Whoever can write into the database is not believed.
         seal, _, noted = (await store.address()).partition(" ")
         if store.secret and hmac.compare_digest(seal, _seal(noted, store.secret)):
@@ -51,4 +51,4 @@ def _on_loopback(address: str) -> bool:
 
 
 def _seal(address: str, secret: bytes) -> str:
-    return hmac.new(b"gateway address\x00" + secret, address.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(b"gateway address\x00" + secret, address.encode(), sha256).hexdigest()

@@ -1,8 +1,8 @@
 """`gateway alerts`: a test of the receivers, and what was reported."""
 
-import argparse
 import secrets
 import time
+from argparse import Namespace
 from typing import Any
 
 from gateway.backends import Stores
@@ -24,7 +24,7 @@ def add_alerts(commands: Any) -> None:
     declare(commands, __name__, {"alerts test": _test_alerts, "alerts list": _list_alerts})
 
 
-async def _test_alerts(args: argparse.Namespace) -> int:
+async def _test_alerts(args: Namespace) -> int:
     settings = load_settings(args.config)
     known = settings.of(AlertSettings).sinks
     sinks = [s for s in known if args.sink in (None, s.name)]
@@ -59,7 +59,7 @@ def _sent(delivery: DeliveryState) -> str:
     return "sent"
 
 
-async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _list_alerts(stores: Stores, settings: Settings, args: Namespace) -> None:
     # Imported here: pydantic is loaded only where it is used.
     from gateway.features.alerts.api import stored_alert_view
 

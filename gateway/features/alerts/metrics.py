@@ -6,7 +6,7 @@ from gateway.observability.metrics import Metrics
 class AlertMetrics:
     """Counts what is raised and sent."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics):
         self.raised = metrics.counter("alerts_total", "New alerts, by rule.", "rule")
         self.sent = metrics.counter(
             "alert_deliveries_total",

@@ -4,10 +4,10 @@ It is in the store, which several gateways share, and in memory while the store 
 What was taken in is sent until the receiver has it, or `alerts.give_up_s` are over."""
 
 import asyncio
-import contextlib
 import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +120,7 @@ class AlertOutbox:
         """The id of a run's session; of its conversation while the store does not know it."""
         known = ""
         if self.usable():
-            with contextlib.suppress(StoreError):
+            with suppress(StoreError):
                 known = await self.store.session_of(run)
         return known or run.rpartition(".")[0]
 
@@ -215,7 +215,7 @@ class AlertOutbox:
         if alert.rule != "approval_asked" or self.controls is None:
             return alert
         listed: Sequence[Control] = ()
-        with contextlib.suppress(StoreError):
+        with suppress(StoreError):
             listed = await self.controls.list_controls()
         for each in listed:
             if each.action == "ask" and alert.key.endswith(f":{key_of(each)}"):

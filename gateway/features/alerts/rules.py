@@ -19,7 +19,7 @@ from gateway.values import FieldDict, Value
 class RestCounter:
     """Counts how often deployments began to rest, from the metrics: requests pay nothing for it."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics):
         self._counter = metrics.deployment_rests
         self._before = self._rests()
 

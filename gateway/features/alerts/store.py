@@ -101,7 +101,7 @@ _TABLE = "alert_deliveries"
 class AlertStore:
     """The queue of alerts, which several gateways may share. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
 
     async def raise_alert(

@@ -4,14 +4,14 @@ It is started by its path, with the client, the folder of its files and the conf
 before every call, so the list needs the standard library alone: nothing of the gateway is imported
 before the list was asked, and what fails behind it is left out."""
 
-import contextlib
-import hashlib
 import json
 import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ def main(words: list[str]) -> None:
         if kind == BEFORE_A_CALL:
             answer = _held(hook, event, known)
         if not answer:
-            with contextlib.suppress(Exception):  # alarms are no reason to stop an agent
+            with suppress(Exception):  # alarms are no reason to stop an agent
                 answer = _alarms(hook, event, known)
     except Exception as exc:
         if hook.config and kind == BEFORE_A_CALL:  # a list that cannot be asked still holds
@@ -92,13 +92,13 @@ def list_of(hook: Hook) -> Object:
     or ConfigError: neither can be read."""
     if not hook.config:
         return _NO_LIST
-    name = hashlib.sha256(hook.config.encode()).hexdigest()
+    name = sha256(hook.config.encode()).hexdigest()
     path = hook.folder / f"list-{name}.json"  # as it was read last
     known: Object | None = None
     stamp = 0
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         known = json.loads(path.read_bytes())
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         stamp = Path(hook.config).stat().st_mtime_ns
     if known is None or known["stamp"] != stamp:
         from gateway.features.client_hooks.watch import read_list
@@ -163,7 +163,7 @@ def _alarms(hook: Hook, event: Object, known: Object) -> Object:
         path = path.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
     file = hook.folder / f"{path.stem}.json"
     state: Object = {"step": -1, "at": 0, "took": 0}
-    with contextlib.suppress(OSError, ValueError):  # none yet, or a cut one: it is written again
+    with suppress(OSError, ValueError):  # none yet, or a cut one: it is written again
         state |= json.loads(file.read_bytes())
     kind = event["hook_event_name"]
     now = time.time()

@@ -1,8 +1,8 @@
 """`gateway hooks`: install, remove, run."""
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from difflib import unified_diff
 from typing import Any
@@ -21,17 +21,17 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, does, agents=tuple(install.AGENTS))
 
 
-def _install(args: argparse.Namespace) -> int:
+def _install(args: Namespace) -> int:
     hook = _hook(args)
     answer.list_of(hook)  # a config that is refused is refused here
     return _change(args, lambda text: install.with_hooks(text, hook))
 
 
-def _remove(args: argparse.Namespace) -> int:
+def _remove(args: Namespace) -> int:
     return _change(args, lambda text: install.without_hooks(text, args.agent))
 
 
-def _change(args: argparse.Namespace, edit: Callable[[str], str]) -> int:
+def _change(args: Namespace, edit: Callable[[str], str]) -> int:
     """Show a change of the agent's settings, and make it if the person agrees. Raises ConfigError:
     it cannot be made without loss, or nobody can be asked."""
     path = install.settings_file(args.agent)
@@ -55,11 +55,11 @@ def _change(args: argparse.Namespace, edit: Callable[[str], str]) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace) -> None:
+def _run(args: Namespace) -> None:
     answer.main([*map(str, _hook(args))])
 
 
-def _hook(args: argparse.Namespace) -> answer.Hook:
+def _hook(args: Namespace) -> answer.Hook:
     config = ""
     if args.config:
         config = os.path.abspath(args.config)

@@ -1,7 +1,7 @@
 """`gateway demo`: a steered run, offline and without a key; `--keep` records its runs."""
 
-import argparse
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"demo": _demo})
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _demo(args: Namespace) -> int:
     from gateway.features.demo.show import run_demo
 
     database = None

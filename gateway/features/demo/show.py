@@ -66,7 +66,7 @@ def run_demo(console: Console | None = None, *, database: Path | None) -> bool:
 class _Demo(ExitStack):
     """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
 
-    def __init__(self, database: Path | None) -> None:
+    def __init__(self, database: Path | None):
         super().__init__()
         configure_logging(LoggingSettings(level="error"))
         folder = self.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-"))

@@ -140,7 +140,7 @@ class _Choice:
 class ChunkStream:
     """Chunks in, OpenAI's chunks out, for one streamed answer."""
 
-    def __init__(self, *, id: str, created: int, model: str) -> None:
+    def __init__(self, *, id: str, created: int, model: str):
         kind = "chat.completion.chunk"
         self._head: FieldDict = {"id": id, "object": kind, "created": created, "model": model}
         self._started = False

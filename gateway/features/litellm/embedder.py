@@ -28,7 +28,7 @@ class LiteLLMEmbedder:
 
     def __init__(
         self, settings: EmbeddingSettings, call: Call, dimensions: int, meter: Meter | None = None
-    ) -> None:
+    ):
         self._settings = settings
         self._meter = meter
         self._call = call

@@ -4,10 +4,10 @@ The provider's own answer, as the transport saw it, comes first; LiteLLM's excep
 only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
 Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors"."""
 
-import contextlib
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.features.litellm.readable import parsed
@@ -137,7 +137,7 @@ def _from_body(
     """The failure of a provider that said 200 and then an error, or nothing that can be read."""
     details = None
     for data in reversed(_DATA_LINE.findall(tail) or [tail]):
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             details = refusal_of(parsed(data))
         if details is not None:
             status = status_of(details)

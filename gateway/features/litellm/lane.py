@@ -1,13 +1,13 @@
 """The LiteLLM lane: calls to upstreams that do not speak the dialect of the client."""
 
 import asyncio
-import itertools
 import json
 import os
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Self
 
 import httpx
@@ -56,7 +56,7 @@ class LiteLLMLane(TranslatingLane):
         timeouts: TimeoutSettings,
         *,
         headers: Texts | None = None,
-    ) -> None:
+    ):
         self._native = native
         self._timeouts = timeouts
         self._headers = dict(headers or {})
@@ -239,7 +239,7 @@ class CompleteAnswer:
 
     status = 200
 
-    def __init__(self, completion: Fields, headers: RawHeaders) -> None:
+    def __init__(self, completion: Fields, headers: RawHeaders):
         self._body = encode(completion)
         self.usage: FieldDict | None = completion.get("usage")
         self.headers: RawHeaders = [
@@ -260,7 +260,7 @@ class PrimedStream(ABC):
 
     status = 200
 
-    def __init__(self, call: ProviderCall, headers: RawHeaders, dialect: Dialect = CHAT) -> None:
+    def __init__(self, call: ProviderCall, headers: RawHeaders, dialect: Dialect = CHAT):
         self._call = call
         self._dialect = dialect
         self._pending = b""
@@ -304,7 +304,7 @@ class StreamedAnswer(PrimedStream):
         *,
         headers: RawHeaders,
         include_usage: bool,
-    ) -> None:
+    ):
         super().__init__(call, headers)
         self._source = source
         self._out = out
@@ -417,7 +417,7 @@ def _join_arguments(source: Any, event: Any) -> None:
         return
     waiting = getattr(source, "_pending_tool_events", None) or []
     same = (later.type == kind and later.item_id == event.item_id for later in waiting)
-    count = sum(itertools.takewhile(bool, same))
+    count = sum(takewhile(bool, same))
     event.delta += "".join([later.delta for later in waiting[:count]])
     del waiting[:count]
 
@@ -441,7 +441,7 @@ class TranslatedStream(PrimedStream):
         call: ProviderCall,
         headers: RawHeaders,
         dialect: Dialect,
-    ) -> None:
+    ):
         super().__init__(call, headers, dialect)
         self._source = source
         self._count = 0

@@ -4,8 +4,8 @@ The adapters raise at a field of an unexpected type, at any depth, although noth
 depends on it. So a count that is none, an odd role or a null list are left out here; what the
 fields mean is not changed, and fields that are not known are kept."""
 
-import contextlib
 import json
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -278,7 +278,7 @@ def _block(block: FieldDict) -> FieldDict:
     if block.get("type") == "tool_use" and not isinstance(given, dict):
         value = given
         if isinstance(given, str):  # which may be that of an object
-            with contextlib.suppress(ValueError, RecursionError):
+            with suppress(ValueError, RecursionError):
                 value = json.loads(given)
         if not isinstance(value, dict):
             if value is None:

@@ -6,9 +6,9 @@ a parameter of the API; anything else goes into the body for the provider, or is
 reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
 before tools (`functions`, `function_call`) becomes the present one and back."""
 
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import orjson
@@ -221,7 +221,7 @@ def translated_arguments(
     if isinstance(blocks := kwargs.get("system"), list):
         texts = (str(as_mapping(block).get("text")) for block in blocks)
         kept = [not text.startswith(_BILLING) for text in texts]
-        kwargs["system"] = list(itertools.compress(blocks, kept))
+        kwargs["system"] = list(compress(blocks, kept))
     if not target.speaks(RESPONSES):  # then LiteLLM has to ask in chat completions
         if call.function == "aresponses":
             kwargs["use_chat_completions_api"] = True

@@ -6,9 +6,7 @@ all of that is switched off. An import that failed leaves submodules in `sys.mod
 every later one fails, too; so they are taken away, and the next call starts from the beginning."""
 
 import asyncio
-import contextlib
 import datetime
-import functools
 import importlib
 import logging
 import os
@@ -18,6 +16,8 @@ import time
 import types
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
 from typing import Any
 
 from gateway.dialects import DIALECTS
@@ -80,7 +80,7 @@ _DEFAULTS = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
 _import_lock = threading.RLock()
 
 
-@contextlib.contextmanager
+@contextmanager
 def litellm_imported() -> Iterator[Any]:
     """LiteLLM's package; blocks for seconds the first time, and other threads until the body has
     ended. If that fails, all that it imported of LiteLLM is taken out of `sys.modules` again.
@@ -128,7 +128,7 @@ _lock = threading.Lock()
 class Sdk:
     """The handful of LiteLLM's functions the lane uses."""
 
-    def __init__(self, litellm: Any) -> None:
+    def __init__(self, litellm: Any):
         self._litellm = litellm
         self._quiet_logging = _quiet_logging_class()
         self._split: dict[tuple[str, Any, Any], tuple[str, str]] = {}
@@ -168,7 +168,7 @@ class Sdk:
         if (provider, name) not in self._supported:
             ask = self._litellm.get_supported_openai_params
             found = None
-            with contextlib.suppress(Exception):  # a provider without a table: no reason to fail
+            with suppress(Exception):  # a provider without a table: no reason to fail
                 found = ask(model=name, custom_llm_provider=provider)
             self._supported[provider, name] = frozenset(found) if found else None
         return self._supported[provider, name]
@@ -199,7 +199,7 @@ def load() -> Sdk:
         return _load_once()
 
 
-@functools.cache
+@cache
 def _load_once() -> Sdk:
     log = get_logger("gateway.litellm")
     began = time.monotonic()
@@ -266,7 +266,7 @@ def _rehearse(loaded: Sdk) -> None:
         )
 
     loaded.supported(*loaded.split(name, {}))
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         asyncio.run(call())
 
 
@@ -276,7 +276,7 @@ def _route_through_the_lane() -> None:
 
     make = AsyncHTTPHandler.create_async_transport
 
-    @functools.wraps(make)
+    @wraps(make)
     def make_watched(*args: Any, **kwargs: Any) -> CallTransport:
         return CallTransport(make(*args, **kwargs))
 

@@ -6,12 +6,12 @@ open after a cancel, and has its own time limits. So each of its HTTP clients ge
 native lane's pool under the gateway's limits, and notes what the provider answered and what
 broke."""
 
-import contextlib
 import json
 import re
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    def __init__(self, *, with_ids: bool) -> None:
+    def __init__(self, *, with_ids: bool):
         """`with_ids`: the answer is translated to another dialect: a call without an id gets one,
         and a choice is the first; LiteLLM's translations lose what has neither."""
         self._calls: set[Any] | None = set() if with_ids else None
@@ -317,7 +317,7 @@ class CallTransport(httpx.AsyncBaseTransport):
     """The transport of LiteLLM's HTTP clients, which works for its context's call. Outside a call
     of the lane (another user of LiteLLM in this process) `fallback` does the work."""
 
-    def __init__(self, fallback: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, fallback: httpx.AsyncBaseTransport):
         self._fallback = fallback
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -385,7 +385,7 @@ async def _readable(
     response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
     if watched and answer.status >= 400:
         call.received.error_body = b""
-        with contextlib.suppress(httpx.DecodingError, httpx.TransportError):
+        with suppress(httpx.DecodingError, httpx.TransportError):
             call.received.error_body = await response.aread()
         call.failure = None  # a body that cannot be read: the status says enough
     return response
@@ -394,7 +394,7 @@ async def _readable(
 class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
-    def __init__(self, answer: LaneResponse, call: ProviderCall, unpacker: Unpacker | None) -> None:
+    def __init__(self, answer: LaneResponse, call: ProviderCall, unpacker: Unpacker | None):
         self._answer = answer
         self._call = call
         self._unpacker = unpacker

@@ -1,7 +1,7 @@
 """`gateway dashboard`: the pages of a gateway that runs, or of one for the occasion."""
 
-import argparse
 import sys
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"dashboard": _dashboard})
 
 
-def _dashboard(args: argparse.Namespace) -> int:
+def _dashboard(args: Namespace) -> int:
     from gateway.server import serve
 
     path = config_file(args.config)

@@ -36,7 +36,7 @@ _MOST = 100  # views that are listed
 class ViewStore:
     """Saved views, over an engine. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
 
     async def listed(self, tenant: str | None) -> list[SavedView]:

@@ -1,11 +1,11 @@
 """Pages as ASGI applications: access, security headers, errors, templates and the login."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,7 +76,7 @@ def static_files() -> dict[str, bytes]:
 def assets_version() -> str:
     """A digest over all static files, which is part of their addresses."""
     joined = b"".join(body for _, body in sorted(static_files().items()))
-    return hashlib.sha256(joined).hexdigest()[:12]
+    return sha256(joined).hexdigest()[:12]
 
 
 HTML = "text/html; charset=utf-8"
@@ -207,7 +207,7 @@ class PageRoute:
 class PageEndpoint:
     """Serves one page: GET shows it, POST changes something."""
 
-    def __init__(self, runtime: "Runtime", gate: Gate, page: PageRoute) -> None:
+    def __init__(self, runtime: "Runtime", gate: Gate, page: PageRoute):
         self._runtime = runtime
         self._gate = gate
         self._page = page

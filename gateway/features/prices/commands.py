@@ -1,6 +1,6 @@
 """`gateway prices`: the list of prices in use, and a newer one in its place."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ def add_prices(commands: Any) -> None:
     declare(commands, __name__, {"prices": _show, "prices update": _update})
 
 
-async def _show(_: object, settings: Settings, args: argparse.Namespace) -> None:
+async def _show(_: object, settings: Settings, args: Namespace) -> None:
     listed = kept(list_of(settings.storage.prices_file), "LiteLLM is not installed: no list")
     shown = {"models": listed.count(), **listed.about}
     answer(args, shown, "{models:,} models, prices of {date}, from {source}".format(**shown))
 
 
-async def _update(_: object, settings: Settings, args: argparse.Namespace) -> None:
+async def _update(_: object, settings: Settings, args: Namespace) -> None:
     place = kept(settings.storage.prices_file or None, "no file is kept: set storage.spool_path")
     about, text = _read(Path(args.file))
     models = json.decode(text, type=dict[str, dict[str, Any]])

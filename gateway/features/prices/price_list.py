@@ -3,12 +3,12 @@
 LiteLLM's is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
 entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
 
-import functools
 import json
 import mmap
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,7 @@ _FILED_UNDER = read_toml(__package__, "filed_under.toml")
 class PriceList:
     """Looks models up in a list file; safe to share between threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path):
         """Map `path`. Raises: OSError when it cannot be read."""
         with path.open("rb") as file:
             self.text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -48,9 +48,9 @@ class PriceList:
             "source": "the installed LiteLLM",
         }
         self.beneath: PriceList | None = None  # has the models that this one lacks
-        self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
+        self.capabilities = lru_cache(_MOST_KEPT)(self._search)
         """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
-        self.relative = functools.lru_cache(_MOST_KEPT)(self._nearest)
+        self.relative = lru_cache(_MOST_KEPT)(self._nearest)
         """(name, entry) of the relative with a price whose name is most like that of a model which
         the list lacks, and has its first word; None without one."""
 
@@ -124,7 +124,7 @@ def list_of(kept: str) -> PriceList | None:
     return listed
 
 
-@functools.cache
+@cache
 def shipped_list() -> PriceList | None:
     """The list in the installed LiteLLM; None when it is not installed."""
     paths = (folder / LIST_NAME for folder in litellm_folders())

@@ -1,6 +1,6 @@
 """The options of `gateway wrap`."""
 
-import argparse
+from argparse import Namespace
 from typing import Any
 
 from gateway.commands.declared import declare
@@ -11,7 +11,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"wrap": _wrap})
 
 
-def _wrap(args: argparse.Namespace) -> int:
+def _wrap(args: Namespace) -> int:
     from gateway.features.wrap.wrap import WrapOptions, wrap
 
     command = [*args.rest, *args.command]

@@ -91,7 +91,7 @@ def _messages_base(settings: Settings, env: Texts) -> str | None:
 class _Server(GatewayServer):
     """The gateway's server, with its loop and the runs it records."""
 
-    def __init__(self, config: Any, app: Edge) -> None:
+    def __init__(self, config: Any, app: Edge):
         super().__init__(config, app)
         self.runtime = app.runtime
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -7,7 +7,6 @@ The child keeps the terminal, the process group and the standard streams: keys, 
 and job control work without help. This process passes on signals that somebody sends to it alone,
 stops when the child stops, and ends as it ends."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -111,7 +111,7 @@ def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
     """Whether Codex uses a ChatGPT login; one in the system's keyring is not seen."""
     path = Path(environment.get("CODEX_HOME") or home / ".codex") / "auth.json"
     known = None
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         known = json.loads(path.read_bytes())
     known = as_mapping(known)
     by_key = known.get("OPENAI_API_KEY") and "apikey"
@@ -149,7 +149,7 @@ def prepared(command: Sequence[str], environment: Texts, root: str) -> PreparedC
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
     for name, value in client.json.items():
         own = None
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             own = json.loads(environment.get(name) or "{}")
         filled = json.loads(_filled(json.dumps(value), root))
         fresh[name] = json.dumps(_merged(as_mapping(own), filled))
@@ -196,12 +196,12 @@ _HAS_SIGNALS = hasattr(signal, "sigtimedwait") and hasattr(os, "posix_spawnp")
 class CannotStart(ConfigError):
     """The command cannot be started; `status` is what a shell would return."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int):
         super().__init__(message)
         self.status = status
 
 
-@contextlib.contextmanager
+@contextmanager
 def signals_held() -> Iterator[None]:
     """Hold back signals during the child's life, for `run`. Threads that are started inside the
     block never get them. A thread that existed before (some libraries start one at import) may,
@@ -283,7 +283,7 @@ def _wait_for(child: int) -> int:
 
 def _pass_on(child: int, number: int) -> None:
     if number in _signals(_PASSED_ON):
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(child, number)
 
 

@@ -51,7 +51,7 @@ class CallArguments:
 
     __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_named", "_words")
 
-    def __init__(self, values: Any, raw: str, command: str | None) -> None:
+    def __init__(self, values: Any, raw: str, command: str | None):
         self._asked: tuple[Any, str, str | None] | None = (values, raw, command)
         self._formal: list[str] = []
         self._formal_words: frozenset[str] | None = None

@@ -1,10 +1,10 @@
 """Tool calls read as an operation, the program that runs, and the files that change."""
 
-import functools
 import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from gateway.core.ledger.entries import quoted
@@ -107,7 +107,7 @@ class LabelText(Value):
         return _label(self.tool, self.arguments)
 
 
-@functools.lru_cache(maxsize=_MOST_LABELS)
+@lru_cache(maxsize=_MOST_LABELS)
 def _label(tool: str, arguments: str) -> str:
     command = shell_command(tool, arguments)
     if command:

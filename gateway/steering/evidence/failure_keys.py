@@ -3,8 +3,8 @@
 The key is the same wherever a tool complains about the very same thing: what it quotes and its
 codes count, numbers and the names in the call do not. It never contains the tool's words."""
 
-import hashlib
 import re
+from hashlib import sha256
 from itertools import pairwise
 
 from gateway.core.step import Action
@@ -74,7 +74,7 @@ def read_action(action: Action) -> CallReading:
         words = ""
     else:
         words = _words(signature(line or opening), call)
-    digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digest = sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     key = f"{kind}|{head}|{digest}"
     failure = Failure(key=key, kind=kind, head=head, words=words)
     return CallReading(call=call, head=head, failure=failure, transient=False)

@@ -36,30 +36,3 @@ from gateway.steering.identity.ids import (
     signature,
 )
 from gateway.steering.identity.matching import ConversationMatch, MatchKind, match
-
-# fmt: off
-__all__ = [
-    "FINGERPRINT",
-    "ID_SOURCES",
-    "Arrival",
-    "Awaits",
-    "Branch",
-    "ConversationMatch",
-    "ConversationSettings",
-    "Identity",
-    "Incoming",
-    "MatchKind",
-    "PrefixHashRef",
-    "calls_hash",
-    "child_id",
-    "clean_call_ids",
-    "conversation_id",
-    "identify",
-    "identity_label",
-    "is_client_retry",
-    "looks_unique",
-    "match",
-    "read_request",
-    "signature",
-]
-# fmt: on

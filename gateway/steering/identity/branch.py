@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, StrEnum
 
 from msgspec.structs import replace
 
@@ -148,7 +148,7 @@ COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
 type may be a list or an object, for which there is no hash."""
 
 
-class Awaits(enum.StrEnum):
+class Awaits(StrEnum):
     """Event that a conversation waits for. MODEL: a call is in progress. TOOLS: the latest reply
     called tools, whose results the client has to send. ANYTHING: the latest reply was a final
     answer, or the latest call failed."""
@@ -158,7 +158,7 @@ class Awaits(enum.StrEnum):
     ANYTHING = "anything"
 
 
-class Arrival(enum.Enum):
+class Arrival(Enum):
     """Arrival of the latest answer to the client, as far as it is known. UNKNOWN: there is no
     whole answer, it was not sent to its end, or another process sent it. SENDING: the whole answer
     is being recorded and sent."""

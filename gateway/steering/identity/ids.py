@@ -4,10 +4,10 @@ The headers and body fields in which clients send the id of a conversation are `
 says how it is read."""
 
 import base64
-import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b, sha256
 
 from gateway.core.decision_settings import RUN_BOUNDARIES
@@ -84,7 +84,7 @@ def system_digest(system: str) -> bytes:
     return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-@functools.lru_cache(maxsize=512)
+@lru_cache(maxsize=512)
 def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
     """Cached, because an agent sends the same system text and tools with every call."""
     words = [

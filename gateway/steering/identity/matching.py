@@ -1,7 +1,7 @@
 """Matches a request to a known conversation: does it continue, fork or rewrite it?"""
 
-import enum
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from gateway.steering.identity.branch import Arrival, Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.compaction import (
@@ -17,7 +17,7 @@ from gateway.values import Value
 Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
 
 
-class MatchKind(enum.StrEnum):
+class MatchKind(StrEnum):
     """Relation of a request to its conversation. RETRY: the latest request once more, because its
     answer did not arrive; the state does not advance, and the stored decision applies again.
     COMPACTION: the client shortened or rewrote the history. SUMMARY: a part or an account of the

@@ -1,10 +1,10 @@
 """Steps, one assistant message each with everything that answers it, from messages or records."""
 
-import enum
 import re
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -38,13 +38,13 @@ _CONSULTS = re.compile(
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
 
-class StepChange(enum.Enum):
+class StepChange(Enum):
     """Effect of one message on the newest step."""
 
-    NONE = enum.auto()
-    OPENED = enum.auto()  # a new step began; the one before can no longer change
-    ANSWERED = enum.auto()  # the newest step got a result, or the rest of its calls
-    FINAL = enum.auto()  # the newest step was a final answer: a user message follows
+    NONE = auto()
+    OPENED = auto()  # a new step began; the one before can no longer change
+    ANSWERED = auto()  # the newest step got a result, or the rest of its calls
+    FINAL = auto()  # the newest step was a final answer: a user message follows
 
 
 class Reply(Struct, kw_only=True):
