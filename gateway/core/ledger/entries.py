@@ -104,7 +104,11 @@ class Entry(Struct, kw_only=True):
         said = f": {self.said}" if self.said else ""
         steps = f"steps {self.first} to {self.newest}"
         if self.varied:
-            return f"{self.count} tries, the newest of {self.name}: {self.phrase}, {steps}{said}"
+            of_tool = ""
+            if self.ending in (Ending.DENIED, Ending.LATER):
+                of_tool = f" of {quoted(self.tool)}"
+            tries = f"{self.count} tries{of_tool}, not all the same: {self.phrase}, {steps}"
+            return f"{tries}; the newest was {self.name}{said}"
         return f"{self.name} {self.phrase}, {self.count} tries, {steps}{said}"
 
 

@@ -14,6 +14,7 @@ from gateway.core.step import ActionFacts
 SET_AGAIN = 3
 CLAIMED_AGAIN = 3
 """Times that something was set to the same value, or claimed, from which it is an alarm."""
+STOPPED = "the person stopped the agent three times within twelve steps"
 CLAIM_WORDS = 6
 """Words from which a closing message is a claim; a shorter one is a form of words."""
 REMEMBERED = 256  # settings and claims that are remembered: a bound on memory
@@ -62,8 +63,7 @@ class SessionLedger:
             claimed.newest = read.number
             found.append(claimed)
         if read.facts.cue == "stopped":
-            what = "the person stopped the agent three times within twelve steps"
-            found.append(self._count("stopped", what, run, step=read.number))
+            found.append(self._count("stopped", STOPPED, run, step=read.number))
         for facts, each in read.actions:
             if facts.failure is not None or each.kind == "cancelled" or facts.answer.by_user:
                 continue

@@ -110,7 +110,7 @@ def _history(args: argparse.Namespace) -> int:
         else:
             print_typed(typed, console)
         return 0
-    print_screen(summarise(readings), console, typed, options=args.paths)
+    print_screen(summarise(readings), console, typed, options=args.paths, every=args.all)
     if args.html:
         write_page(args.html, readings, words=args.with_words)
         console.print(f"page: {args.html}", markup=False, soft_wrap=True)

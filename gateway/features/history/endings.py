@@ -1,36 +1,39 @@
 """The end of a session: facts of its last messages, and no verdict."""
 
 import re
-from collections.abc import Sequence
 
 import orjson
 
-from gateway.features.history.session import HumanTurn, Session
-from gateway.steering.evidence.commands import PLAN_NAME
-from gateway.steering.transcript.content import asks_user, read_calls, read_content
+from gateway.features.history.session import Session
+from gateway.steering.transcript.content import QUESTION_MARKS, read_calls, read_content
 from gateway.values import Fields, Value
-from gateway.wire.coerce import as_mapping, list_at, text_at
+from gateway.wire.coerce import as_list, as_mapping, as_text, text_at
 
-_ITEMS = ("todos", "plan", "items", "todoList", "todo_list")
-_CLOSED = ("completed", "done", "cancelled", "canceled", "deleted")
+_LIST = re.compile(r'"(todos|plan|todo_?[lL]ist|task_list|task_progress|taskId)"\s*:')
+"""The arguments that hold a list of things to do, whatever the name of the tool."""
+_OPEN = ("pending", "in_progress", "in progress", "todo", "open", "not_started", "blocked")
+_CLOSED = ("completed", "complete", "done", "cancelled", "canceled", "deleted", "skipped")
+_UNCHECKED = re.compile(r"(?m)^\s*(?:[-*] )?\[[ -]\]")
+_CREATED = re.compile(r"Task #(\w+) created")  # the result of Claude Code's TaskCreate
 _NEXT = re.compile(
     r"(?im)^[\W_]{0,8}(?:(?:suggested |recommended |possible )?next steps?|what(?:'s| is) next"
     r"|remaining(?: work| steps| tasks| items)?|still (?:open|to do|missing)|to-?do|follow-?ups?"
     r"|not (?:yet )?done)\b[^\n]{0,40}$"
 )
 """A heading, or a line of its own, over what is left to do."""
+_CLOSING = " \n*_`)]\"'"  # may follow the last mark of a sentence
 _READ = 4000  # characters of the last answer's end
 
 
 class Ending(Value):
     """The end of a session."""
 
-    # "answered", "interrupted", "rejected", "in a call" whose result no answer follows, or
-    # "unanswered"
+    # "answered", "empty" for an answer without text and call, "in a call" that has no result,
+    # "after a result" that no answer follows, "interrupted", "rejected", or "unanswered"
     how: str
     open_items: int = 0  # of the newest list of things to do
-    asked: bool = False  # the last answer asks the person something, who had given an order
-    next_steps: bool = False  # the last answer names what is left to do
+    asked: bool = False  # the last answer ends with a question
+    next_steps: bool = False  # the last answer has a heading over what is left to do
 
 
 def ending_of(session: Session) -> Ending:
@@ -46,7 +49,7 @@ def ending_of(session: Session) -> Ending:
     return Ending(
         how=how,
         open_items=_open_items(session),
-        asked=answered and asks_user(text) and not _asked_by_person(session.human),
+        asked=answered and text.rstrip(_CLOSING).endswith(QUESTION_MARKS),
         next_steps=answered and _NEXT.search(text[-_READ:]) is not None,
     )
 
@@ -59,32 +62,61 @@ def _how(session: Session, answer: int, message: Fields) -> str:
         return {"interrupt": "interrupted", "reject": "rejected"}[last.kind]
     if answer < 0 or (last is not None and last.position > answer and last.kind == "message"):
         return "unanswered"
-    if read_calls(message, read_content(message.get("content"))):
-        return "in a call"
-    return "answered"
+    content = read_content(message.get("content"))
+    calls = read_calls(message, content)
+    if calls:
+        answered = sum(map(_results, session.messages[answer + 1 :]))
+        waiting = sum(call.observation is None for call in calls) - answered
+        return "in a call" if waiting > 0 else "after a result"
+    return "answered" if content.text.strip() or content.image else "empty"
+
+
+def _results(message: Fields) -> int:
+    """Number of results of calls in a message."""
+    if message.get("role") == "tool":
+        return 1
+    return len(read_content(message.get("content")).results)
 
 
 def _open_items(session: Session) -> int:
-    """Number of items that the newest list of things to do has open; 0 without a list."""
-    for call in reversed(session.calls):
-        message = session.messages[call.position]
-        for asked in reversed(read_calls(message, read_content(message.get("content")))):
-            if PLAN_NAME.search(asked.name):
-                return _open_in(asked.arguments)
-    return 0
+    """Number of items that are open in the newest list of things to do: one that a call states as a
+    whole, or one whose tasks have calls of their own. 0 without a list."""
+    listed = 0
+    tasks: dict[str, bool] = {}  # by id, true if it is open
+    for message in session.messages:
+        content = read_content(message.get("content"))
+        for call in read_calls(message, content):
+            found = _LIST.search(call.arguments)
+            if found and found[1] == "taskId":
+                _update(tasks, call.arguments)
+            elif found:
+                listed = _open_in(call.arguments, found[1], before=listed)
+        texts = [as_text(message.get("content"), ""), *[result.text for result in content.results]]
+        for made in filter(None, map(_CREATED.match, texts)):
+            tasks[made[1]] = True
+    return listed + sum(tasks.values())
 
 
-def _open_in(arguments: str) -> int:
+def _open_in(arguments: str, name: str, before: int) -> int:
+    """Number of open items in the list of a call; `before` if it states none."""
+    items = _fields(arguments).get(name)
+    if isinstance(items, str):  # lines with a box each
+        return len(_UNCHECKED.findall(items))
+    states = [text_at(as_mapping(item), "status").lower() for item in as_list(items)]
+    if any(state not in _OPEN + _CLOSED for state in states):
+        return before
+    return sum(state in _OPEN for state in states)
+
+
+def _update(tasks: dict[str, bool], arguments: str) -> None:
+    values = _fields(arguments)
+    state = text_at(values, "status")
+    if state in _OPEN + _CLOSED:
+        tasks[str(values.get("taskId"))] = state in _OPEN
+
+
+def _fields(arguments: str) -> Fields:
     try:
-        values = as_mapping(orjson.loads(arguments))
+        return as_mapping(orjson.loads(arguments))
     except orjson.JSONDecodeError:
-        return 0
-    items = next((found for name in _ITEMS if (found := list_at(values, name))), [])
-    stated = [text_at(as_mapping(item), "status") for item in items]
-    return sum(bool(status) and status.lower() not in _CLOSED for status in stated)
-
-
-def _asked_by_person(human: Sequence[HumanTurn]) -> bool:
-    """True if the person's last message is a question."""
-    said = [turn.text for turn in human if turn.kind == "message" and turn.text]
-    return bool(said) and said[-1].rstrip().endswith(("?", "\N{FULLWIDTH QUESTION MARK}"))
+        return {}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.commands.store import reported
 from gateway.errors import ConfigError
 from gateway.features.history.reading import SessionReading
-from gateway.features.history.screen import rows_of_sums, text_of
+from gateway.features.history.screen import MOST_PLACES, rows_of_sums, text_of
 from gateway.features.history.summary import limit_of, summarise
 from gateway.features.history.typed import typed_by_project
 
@@ -42,24 +42,27 @@ def page(readings: Sequence[SessionReading], *, words: bool) -> str:
     """The page about sessions, as HTML."""
     summary = summarise(readings if words else map(without_words, readings))
     limit = limit_of(summary)
+    parts = rows_of_sums(summary, _ROWS)
     lines = {
-        name: text_of(f"{name}.txt", summary=summary, limit=limit).splitlines()
+        name: text_of(f"{name}.txt", summary=summary, limit=limit, parts=parts).splitlines()
         for name in ("whose", "notes", "findings")
     }
-    parts = rows_of_sums(summary, _ROWS)
     typed = typed_by_project(readings) if words else {}
     return text_of(
-        "history.html", summary=summary, words=words, parts=parts, lines=lines, typed=typed
+        "history.html",
+        summary=summary,
+        words=words,
+        parts=parts,
+        lines=lines,
+        typed=typed,
+        most=MOST_PLACES,
     )
 
 
 def without_words(reading: SessionReading) -> SessionReading:
     """The reading without texts that a person or a model wrote, or that a command printed: of
     places the monitor or the act stays, of sub-agents the kind."""
-    alarms = {
-        (True, alarm.step): f"alarm: {', '.join(alarm.monitors) or alarm.state}"
-        for alarm in reading.alarms
-    }
+    alarms = {(True, alarm.step): f"alarm: {alarm.label}" for alarm in reading.alarms}
     places = [
         replace(each, what=alarms.get((each.alarmed, each.step), each.what.partition(":")[0]))
         for each in reading.places

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import starmap
 from pathlib import PurePath
 from typing import TextIO
 
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
-from gateway.core.fsm import FSMState
+from gateway.core.ledger.entries import Ending as TriesEnding
+from gateway.core.ledger.session import STOPPED
+from gateway.core.monitors.suite import SESSION
 from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
@@ -66,7 +69,6 @@ def grouped(found: Mapping[str, int]) -> Tokens:
 MOST_SAID = 2000  # characters of a person's message that are kept
 MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
 _TITLE = 80
-_HARD = (FSMState.SLOW, FSMState.SKIP)
 
 
 class FirstAlarm(Value):
@@ -76,6 +78,7 @@ class FirstAlarm(Value):
     monitors: tuple[str, ...]  # that fired
     state: str  # difficulty state, by name
     evidence: str  # reason in words
+    label: str  # what it says, without the words of people, models and tools
 
 
 class Place(Value):
@@ -213,44 +216,47 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
     )
 
 
-def is_alarm(outcome: StepOutcome) -> bool:
-    """True if the live gateway would raise an alarm at this step."""
-    return bool(outcome.readings.alarmed) or outcome.state in _HARD
-
-
 def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
+    """The alarms that say for what they are raised; a score alone is no alarm."""
     found = []
     before = False
     for outcome in outcomes:
-        now = is_alarm(outcome)
-        if now and not before:
-            alarmed = outcome.readings.alarmed
+        alarmed = outcome.readings.alarmed
+        evidence = "; ".join(filter(None, alarmed.values()))
+        if evidence and not before:
             found.append(
                 FirstAlarm(
                     step=outcome.step.index,
                     monitors=tuple(alarmed),
                     state=outcome.state.value,
-                    evidence=mask_repeated("; ".join(filter(None, alarmed.values()))),
+                    evidence=mask_repeated(evidence),
+                    label=" and ".join(dict.fromkeys(starmap(_label, alarmed.items()))),
                 )
             )
-        before = now
+        before = bool(evidence)
     return found
 
 
+def _label(monitor: str, sentence: str) -> str:
+    """The words that every alarm of this kind has; the monitor's name where there are none."""
+    if monitor == SESSION and STOPPED not in sentence:
+        return "the same text, command or claim came again in later runs"
+    return next((words for words in _FIXED if words in sentence), monitor)
+
+
 _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
-_OBJECT = re.compile(r"`[^`]+`")
-_COUNT = re.compile(r"\d")
-_STEPS = re.compile(r", steps \d+ to \d+")
+_FIXED = sorted([STOPPED, *[each.value for each in TriesEnding]], key=len, reverse=True)
+_STEPS = re.compile(
+    r", (?:steps \d+ to \d+|up to step \d+|first in run \d+, step \d+; now step \d+|step \d+$)"
+)
 _GOES_ON = 0.5  # probability that a message accepts the work, or is another task: no reason
 
 
 def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterator[Place]:
-    """The alarms that name an object and a count, then the acts of the person with their reason,
-    each step once."""
+    """The alarms, then the acts of the person with their reason, each step once."""
     for alarm in alarms:
-        if is_named(alarm.evidence):
-            what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
-            yield Place(step=alarm.step, what=what, alarmed=True)
+        what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
+        yield Place(step=alarm.step, what=what, alarmed=True)
     steps = {-1}
     for at, turn in enumerate(human):
         said = ""
@@ -259,12 +265,6 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
         if said and turn.step not in steps:
             steps.add(turn.step)
             yield Place(step=turn.step, what=f'{_ACTS[turn.kind]}: "{said}"')
-
-
-def is_named(text: str) -> bool:
-    """True if a text names an object, in backquotes, and beside it a count."""
-    rest, objects = _OBJECT.subn(" ", text)
-    return objects > 0 and _COUNT.search(rest) is not None
 
 
 def _reason(turn: HumanTurn, later: Sequence[HumanTurn]) -> str:

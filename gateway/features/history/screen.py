@@ -1,7 +1,8 @@
 """The first screen of `gateway history`, and its other texts for people, from templates."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,16 +12,19 @@ from rich.text import Text
 from gateway.features.history.session import AWAY_S
 from gateway.features.history.summary import (
     ID_CHARACTERS,
-    SessionSums,
+    Row,
     Summary,
     largest,
     limit_of,
+    with_rest,
 )
 from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.page import rendered
 
 _ROWS = 5  # of projects, models and weeks
 _PROJECTS = 2  # whose typed sentences the first screen has
+MOST_PLACES = 10
+_ALL = 10**9  # rows
 _TITLES = {"sub-agent": "sub-agents", "week": "week of"}
 _COPIED = ("gateway history ", "budgets: ")  # beginnings of lines that a terminal may not divide
 
@@ -31,17 +35,19 @@ def print_screen(
     typed: Mapping[str, Sequence[TypedAgain]],
     *,
     options: Sequence[str] = (),
+    every: bool = False,
 ) -> None:
     """Print the summary. `typed`: in several sessions, by project. `options`: those of this call
-    that a command to read more needs."""
+    that a command to read more needs. `every`: with all rows of all lists."""
     print_text(
         console,
         "screen.txt",
         summary=summary,
         limit=limit_of(summary),
-        parts=rows_of_sums(summary, _ROWS),
+        parts=rows_of_sums(summary, _ALL if every else _ROWS),
+        most=_ALL if every else MOST_PLACES,
         typed=typed,
-        projects=_PROJECTS,
+        projects=_ALL if every else _PROJECTS,
         wordings=1,
         width=console.width,
         command=shlex.join(["gateway", "history", *options]),
@@ -66,18 +72,21 @@ def text_of(template: str, **values: Any) -> str:
     return rendered(__package__, template, shared | values)
 
 
-def rows_of_sums(
-    summary: Summary, most: int
-) -> Iterator[tuple[str, Sequence[tuple[str, SessionSums]]]]:
-    """The tables of sums: the title of each, and its rows: the `most` dearest and the sum of the
-    rest, of weeks the last ones."""
+def rows_of_sums(summary: Summary, most: int) -> Sequence[tuple[str, Sequence[Row]]]:
+    """The tables of sums: the title of each, and its rows: the `most` that cost most and the sum of
+    the rest, of weeks the newest ones."""
+    found = []
     for kind, sums in summary.parts.items():
         rows = largest(sums, most)
+        title = _TITLES.get(kind, kind)
         if kind == "session":
             rows = [(summary.titles.get(name, name), each) for name, each in rows]
         elif kind == "week":
-            rows = sorted(sums.items())[-most:]
-        yield _TITLES.get(kind, kind), rows
+            rows = with_rest(sorted(sums.items(), reverse=True), most, "earlier")
+        elif kind == "hours":
+            title = f"hours, {'/'.join(dict.fromkeys(time.tzname))}"
+        found.append((title, rows))
+    return found
 
 
 def short_id(session_id: str) -> str:

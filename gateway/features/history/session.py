@@ -14,10 +14,23 @@ from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.coerce import as_int, as_mapping, as_number, as_text, text_at
+from gateway.wire.coerce import (
+    as_int,
+    as_mapping,
+    as_number,
+    as_text,
+    mapping_at,
+    mappings_at,
+    text_at,
+)
 from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
+_ASKS = re.compile(
+    r"(?i)(?:^|_)(?:ask_?(?:user|human|followup)\w*|exit_?plan_?mode|plan_exit"
+    r"|request_(?:user_input|permissions))$|^question$"
+)
+"""Tools that ask the person something. Source: the tools of the clients in docs/history.md."""
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 
@@ -66,7 +79,7 @@ class FileFacts(SessionFacts, kw_only=True):
     unread: Sequence[Unread] = ()  # lines that were not understood
     reasons: Mapping[str, int] = {}  # number of these lines, by reason
     # seconds by who took them: "model", "tool", "person", or "away" for a person's long pause;
-    # empty if the log has no times
+    # empty if the log has no times. Permission is waited for by "tool" where a log does not note it
     spent: dict[str, float] = {}
 
 
@@ -91,6 +104,19 @@ class Session(FileFacts, kw_only=True):
                 who = "away"
             self.spent[who] = self.spent.get(who, 0.0) + passed
         self.moment = max(at, self.moment or at)
+
+    def answered(self, call_id: object, at: float | None, *, refused: bool) -> None:
+        """Count the time of a call that has its result now: a call that asks the person, and one
+        that the person refused, was waiting for the person."""
+        blocks: list[Fields] = []
+        if self.calls:
+            message = self.messages[self.calls[-1].position]
+            blocks = mappings_at(message, "content") + mappings_at(message, "tool_calls")
+        named = [
+            mapping_at(each, "function") or each for each in blocks if each.get("id") == call_id
+        ]
+        asks = any(_ASKS.search(text_at(each, "name")) for each in named)
+        self.took("person" if refused or asks else "tool", at)
 
     def at(self, value: object) -> float | None:
         """Read a time stamp, extend the session's span to it, and return it."""
@@ -128,13 +154,10 @@ class Session(FileFacts, kw_only=True):
     ) -> None:
         """Add the result of a call. `rejected`: the person refused it; None: its text says so."""
         message = {"role": "tool", "tool_call_id": call_id, "content": content}
-        self.took("tool", at)
+        said = rejection(as_text(content, ""))
+        self.answered(call_id, at, refused=bool(rejected) or said is not None)
         self.messages.append({**message, "is_error": True} if failed else message)
-        if rejected is False:
-            said = None
-        else:
-            said = rejection(as_text(content, ""))
-        if rejected or said is not None:
+        if rejected or (rejected is None and said is not None):
             self.did("reject", said or "", at, back=1)
 
     def typed(self, text: str, at: float | None) -> None:
@@ -169,6 +192,8 @@ class Session(FileFacts, kw_only=True):
                 return
             text = words
             self.took("person", at)
+        elif kind == "interrupt":
+            self.took("model", at)
         if not self.parent or kind == "reject":
             position = len(self.messages) - back
             self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))

@@ -20,7 +20,6 @@ from gateway.text.sentences import is_english
 from gateway.text.typed_sentences import typed_sentences
 from gateway.values import Value
 
-MOST_PLACES = 10
 ID_CHARACTERS = 8  # of an id that is shown
 
 
@@ -74,7 +73,7 @@ class Acts(Struct, kw_only=True):
     did: Counter[str] = msgspec.field(default_factory=Counter)
     in_english: bool = True  # most of what was typed
     alarmed: int = 0  # sessions with an alarm
-    alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by monitor
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)  # number of alarms by label
 
 
 class Again(Struct, kw_only=True):
@@ -113,7 +112,7 @@ class Summary(Struct, kw_only=True):
     lost: Lost = msgspec.field(default_factory=Lost)  # input that was paid again
     ends: Ends = msgspec.field(default_factory=Ends)  # of sessions, and their time
     acts: Acts = msgspec.field(default_factory=Acts)  # of people, and alarms
-    places: list[PlaceToLook] = []  # alarms, then acts, the newest first
+    places: list[PlaceToLook] = []  # alarms, then acts, each the newest session first
 
 
 _KINDS = ("project", "session", "sub-agent", "model", "hours", "week")
@@ -141,14 +140,13 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
         _add_session(summary, reading)
         _add_facts(summary, reading, fresh)
         summary.acts.alarmed += bool(reading.alarms)
-        summary.acts.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
+        summary.acts.alarms.update(alarm.label for alarm in reading.alarms)
         places = sorted(reading.places, key=lambda place: place.step)
         summary.places += [PlaceToLook(session=reading, place=place) for place in places]
     texts = (turn.text for reading in ordered for turn in reading.human)
     summary.acts.in_english = is_english(words for text in texts for words in typed_sentences(text))
     summary.places.reverse()
     summary.places.sort(key=lambda each: not each.place.alarmed)
-    del summary.places[MOST_PLACES:]
     return summary
 
 
@@ -179,7 +177,7 @@ def _add_calls(
             "project": reading.place,
             "session": root,
             "model": call.model or "unknown",
-            "hours": hours_of(at),
+            "hours": hours_of(call.at),
             "week": week_of(at),
         }
         if agent:
@@ -233,9 +231,9 @@ def _add_session(summary: Summary, reading: SessionReading) -> None:
 
 
 def hours_of(moment: float | None) -> str:
-    """Day or night, by the clock of this machine; "unknown" without a time."""
+    """Day or night, by the clock of this machine."""
     if moment is None:
-        return "unknown"
+        return "no time in the log"
     hour = datetime.fromtimestamp(moment).astimezone().hour
     first, last = NIGHT
     if last <= hour < first:
@@ -250,18 +248,26 @@ def week_of(moment: float | None) -> str:
     return iso(bucket_start(moment, "week"))[:10]
 
 
-def largest(rows: dict[str, SessionSums], most: int) -> Sequence[tuple[str, SessionSums]]:
+Row = tuple[str, SessionSums]
+
+
+def largest(rows: dict[str, SessionSums], most: int) -> Sequence[Row]:
     """The rows that cost most, then those with most tokens or steps; the rest as one row."""
     ordered = sorted(
         rows.items(), key=lambda r: (r[1].usd, r[1].tokens.total, r[1].steps), reverse=True
     )
-    shown = ordered[:most]
+    return with_rest(ordered, most, "more")
+
+
+def with_rest(ordered: Sequence[Row], most: int, rest_is: str) -> Sequence[Row]:
+    """The first rows, and the sums of the others as a row that has their number."""
+    shown = list(ordered[:most])
     rest = ordered[most:]
     if rest:
         sums = SessionSums()
         for _, each in rest:
             sums.add(each)
-        shown.append((f"{len(rest)} more", sums))
+        shown.append((f"{len(rest)} {rest_is}", sums))
     return shown
 
 

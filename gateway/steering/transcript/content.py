@@ -280,7 +280,7 @@ def _output_text(value: object) -> str:
 
 TAIL_CHARS = 400
 """End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
-_QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
+QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 _REQUEST = re.compile(
     r"(?i)\bplease\b|\b(?:could|can|would|will) you\b"
     r"|\b(?:let me know|tell me|confirm|provide|share)\b"
@@ -294,5 +294,5 @@ _CLOSING_WORDS = re.compile(
 def asks_user(text: str) -> bool:
     """True when the end of `text` asks the user for something, and does not just offer help."""
     tail = text[-TAIL_CHARS:]
-    asks = any(mark in tail for mark in _QUESTION_MARKS)
+    asks = any(mark in tail for mark in QUESTION_MARKS)
     return asks or _REQUEST.search(_CLOSING_WORDS.sub("", tail)) is not None

@@ -32,14 +32,14 @@ def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys
     assert main(["history"]) == 0
     out = capsys.readouterr().out
     assert "2 sessions of claude-code, Feb 2, 2026" in out
-    assert "16 steps, 17.6k tokens" in out
+    assert "16 steps (a step is one answer of a model), 17.6k tokens" in out
     for name in ("shop", "blog", "claude-sonnet-4-5-20250929", "2026-02-02"):
         assert name in out
-    assert "You interrupted 1 time and rejected 0 calls in 3 messages." in out
+    assert "You typed 3 messages, interrupted 1 time and rejected 0 calls." in out
     assert "failed in the same way" in out
     assert '2. shop, Feb 2: you interrupted: "stop, the fixture is wrong' in out
     assert "gateway history show 00000000 --steps 6-11" in out
-    assert len(out.split()) < 250
+    assert len(out.split()) < 280
 
 
 def test_nothing_at_home_is_said_with_the_places_looked_in(home: Path, capsys: Capture) -> None:
@@ -102,7 +102,7 @@ def test_the_copy_of_a_session_costs_nothing(home: Path, capsys: Capture) -> Non
     copy.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in log.lines))
     assert main(["history"]) == 0
     out = capsys.readouterr().out
-    assert "12 steps, 13.2k tokens" in out
+    assert "12 steps (a step is one answer of a model), 13.2k tokens" in out
     assert "not counted again: 1" in out
 
 

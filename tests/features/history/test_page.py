@@ -98,7 +98,7 @@ def test_it_holds_the_tables_and_findings_of_the_screen(home: Path) -> None:
     assert "shop" in words
     assert "Explore3 times" in words
     assert "00000000" in words
-    for finding in ("Cache", "Time", "Ended", "Alarms", "You interrupted 1 time"):
+    for finding in ("Cache losses", "Time", "Ends of sessions", "Alarms", "interrupted 1 time"):
         assert finding in words
 
 

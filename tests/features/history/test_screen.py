@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import orjson
 import pytest
 
 from gateway.cli import main
+from gateway.core.decision_settings import Policy
+from gateway.core.fsm import FSMSettings, FSMState
 from gateway.features.history.prompt_cache import COMPACTION, MODEL, PAUSE, PREFIX
-from gateway.features.history.reading import is_named
-from gateway.features.history.screen import text_of
-from gateway.features.history.summary import SessionSums, Summary, largest
+from gateway.features.history.reading import outcomes_of, read_session
+from gateway.features.history.session import ModelCall, Session
+from gateway.features.history.summary import SessionSums, largest
 from steering_gateway_testing.claude_code_sessions import (
     INTERRUPTED,
     REJECTED,
@@ -22,10 +25,8 @@ from steering_gateway_testing.claude_code_sessions import (
     smooth,
     write_all,
 )
-from steering_gateway_testing.growth import exceeds_linear
 
 Capture = pytest.CaptureFixture[str]
-SIZES = [3_000, 12_000, 48_000]
 REVIEW = "Look at the changes of pull request {} and list what is wrong with them."
 
 
@@ -175,7 +176,7 @@ def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) ->
     for number in range(10):
         cached(log, 50_000 + 500 * number, 500)
     write_all([log], home)
-    assert "Cache: nothing to report." in screen(capsys)
+    assert "Cache losses: nothing to report." in screen(capsys)
 
 
 def test_a_prompt_that_changes_at_every_call_is_named(home: Path, capsys: Capture) -> None:
@@ -204,36 +205,99 @@ def test_a_rejection_and_the_line_that_marks_it_are_one_stop(home: Path, capsys:
     found = (session["interrupts"], session["rejects"], session["said"])
     assert found == (1, 2, 3)
     out = screen(capsys)
-    assert "You interrupted 1 time and rejected 2 calls in 3 messages." in out
+    assert "You typed 3 messages, interrupted 1 time and rejected 2 calls." in out
     assert 'you rejected: "keep the first one"' in out
     shown = screen(capsys, "show", log.id)
     acts = [shown.count(f"you {what}") for what in ("interrupted", "rejected", "said")]
     assert acts == [1, 2, 3]
 
 
-def test_an_alarm_that_names_an_object_and_a_count_is_found_in_one_pass() -> None:
-    """Also in a long text, where each begins something that never ends."""
-    assert is_named("`pytest` failed 3 times")
-    assert is_named("3 times: `pytest`")
-    assert not is_named("`pytest 3` failed")
-    assert not is_named("3 times: pytest")
-    assert not is_named("3 times: ``")
-    for piece in ("1", "`", "1`", "`a", "1`\n", "``1"):
-        found = exceeds_linear(
-            lambda text: partial(is_named, text), lambda size, each=piece: each * size, SIZES
-        )
-        assert found == "", piece
-    assert is_named("1`" * 100_000)
-    assert not is_named("1" * 200_000 + "`")
+def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> None:
+    """Two sessions with the same words are one label with a count; the alarm stands first among the
+    places to look at, and is the one of `--json`."""
+    write_all([stopped(1), stopped(2)], home)
+    out = screen(capsys)
+    said = "the person stopped the agent three times within twelve steps"
+    assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}".' in out
+    assert f"with words, each the newest first: 1. shop, Feb 2: {said} gateway history show" in out
+    assert [len(each["alarms"]) for each in readings(capsys)] == [1, 1]
 
 
-def test_an_alarm_of_a_session_is_no_number_of_sessions() -> None:
-    """Its kind has words of its own."""
-    summary = Summary()
-    summary.acts.alarmed = 1
-    summary.acts.alarms["session"] = 1
-    found = text_of("findings.txt", summary=summary, limit=None)
-    assert "1 alarm in 1 session: 1 that returned in a later run." in found
+def stopped(number: int) -> Log:
+    """A session that its person stopped three times within a few steps."""
+    log = Log(number).user("Make the tests pass.")
+    for at in range(3):
+        log.bash(f"rm {at}", REJECTED, error=True).bash("ls", f"file {at}")
+    return log.answer("Sorry.")
+
+
+def test_a_score_without_a_reason_is_no_alarm() -> None:
+    """A step of state SLOW whose monitors are silent is not stated."""
+    steps = [{"role": "user", "content": "Go."}]
+    for number in range(6):
+        call = {"id": f"c{number}", "function": {"name": "bash", "arguments": f'{{"a": {number}}}'}}
+        steps.append({"role": "assistant", "content": "I doubt it, hmm.", "tool_calls": [call]})
+        steps.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"error {number}"})
+    policy = Policy(fsm=FSMSettings(slow_threshold=0.02, fast_threshold=0.01))
+    session = Session(id="s", agent="any", messages=steps)
+    session.calls = [ModelCall(position=at) for at in range(1, 13, 2)]
+    outcomes, _ = outcomes_of(session, policy)
+    assert any(each.state is FSMState.SLOW for each in outcomes)
+    assert all(alarm.evidence for alarm in read_session(session, policy).alarms)
+
+
+def test_every_list_that_is_cut_says_how_many_more(home: Path, capsys: Capture) -> None:
+    """Of weeks the newest are shown, and the sums of those before; `--all` shows every row."""
+    logs = [smooth(number).wait(0) for number in range(2, 10)]
+    for number, log in enumerate(logs):
+        for line in log.lines:
+            day = datetime.fromisoformat(line["timestamp"]) + timedelta(weeks=number)
+            line["timestamp"] = day.isoformat()
+    write_all([*logs, *[rejecting(number) for number in range(20, 32)]], home)
+    out = screen(capsys)
+    assert "week of 2026-03-23 1 4" in out
+    assert "3 earlier 15 36" in out
+    assert "2026-02-02 13" not in out
+    assert "15 more" in out
+    assert "2 more: gateway history --all" in out
+    out = screen(capsys, "--all")
+    assert "2026-02-02 13" in out
+    assert " more" not in out
+
+
+def rejecting(number: int) -> Log:
+    """A session with one rejected call, and why."""
+    said = f"{REJECTED}To tell you how to proceed, the user said:\nnot here"
+    return Log(number).user("Go.").bash("rm x", said, error=True).answer("Ok.")
+
+
+def test_hours_are_those_of_the_calls_by_a_clock_that_is_named(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session through the evening has its steps in both rows, and the screen says that it is
+    counted in both."""
+    monkeypatch.setenv("TZ", "EST5EDT")
+    time.tzset()
+    log = Log(1).user("Go.").bash("ls", "a").wait(15 * 3600).bash("ls", "b").bash("ls", "c")
+    write_all([log.answer("Done."), smooth()], home)
+    out = screen(capsys)
+    monkeypatch.undo()
+    time.tzset()
+    assert "hours, EST/EDT night, 22:00 to 6:00 2 5 " in out
+    assert "day, 6:00 to 22:00 1 3 " in out
+    assert "counts in each of them: hours, EST/EDT 3, for 2 sessions." in out
+
+
+def test_what_a_log_does_not_hold_is_said(home: Path, capsys: Capture) -> None:
+    """Recordings without usage and times of calls: no zero, no hour."""
+    said = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One."}]
+    record = {"id": "r", "messages": said, "started": "2026-02-02T23:00:00Z"}
+    (home / "runs.jsonl").write_bytes(orjson.dumps(record))
+    out = screen(capsys, str(home / "runs.jsonl"))
+    assert "1 recorded session, Feb 2, 2026" in out
+    assert "1 step (a step is one answer of a model), no usage in the log" in out
+    assert "no time in the log 1 1 not logged not logged" in out
+    assert "$0" not in out
 
 
 def test_without_tokens_the_longest_come_first() -> None:
@@ -251,7 +315,64 @@ def test_time_is_that_of_model_tools_and_person(home: Path, capsys: Capture) -> 
     write_all([log], home)
     (session,) = readings(capsys)
     assert session["seconds"] == {"model": 60, "tool": 120, "person": 600, "away": 40_010}
-    assert "10 min waiting for you, 2 min 0 s tools, 1 min 0 s the model" in screen(capsys)
+    assert "10 min waiting for you, 2 min 0 s of tools, with waiting for permission" in screen(
+        capsys
+    )
+
+
+@pytest.mark.parametrize(
+    "tool", ["ExitPlanMode", "AskUserQuestion", "mcp__x__ask_user", "question"]
+)
+def test_what_asks_the_person_waits_for_the_person(tool: str, home: Path, capsys: Capture) -> None:
+    """A question or a plan that is shown is no work of a tool, nor is a call that was refused."""
+    log = Log(1).user("Go.").bash("ls", "a").answer("", (tool, {})).wait(90).result("yes")
+    log.answer("", ("Bash", {"command": "rm x"})).wait(40).result(REJECTED, error=True)
+    log.user(INTERRUPTED).answer("Ok.").wait(20).user(INTERRUPTED)
+    write_all([log], home)
+    (session,) = readings(capsys)
+    assert session["seconds"] == {"model": 80, "tool": 10, "person": 150}
+
+
+def test_copilot_notes_how_long_it_waited_for_permission(home: Path, capsys: Capture) -> None:
+    """From the request to its answer the person is waited for, the rest is the tool's."""
+    events = [
+        ("user.message", 0, {"content": "Go."}),
+        ("assistant.message", 10, {"toolRequests": [{"toolCallId": "c", "name": "bash"}]}),
+        ("permission.requested", 11, {}),
+        ("permission.completed", 51, {}),
+        ("tool.execution_complete", 56, {"toolCallId": "c", "success": True}),
+    ]
+    lines = [
+        {"type": kind, "timestamp": f"2026-02-02T09:00:{at:02}Z", "data": data}
+        for kind, at, data in events
+    ]
+    file = home / ".copilot/session-state/one/events.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    (session,) = readings(capsys)
+    assert session["seconds"] == {"model": 10, "tool": 6, "person": 40}
+
+
+STATED = [{"step": each, "status": each} for each in ("completed", "in_progress", "pending")]
+
+
+def told(name: str, *lists: dict[str, Any]) -> Log:
+    """A session in which a tool is given these lists, one after another."""
+    log = Log(1).user("Go.")
+    for each in lists:
+        log.answer("", (name, each)).result("ok")
+    return log.answer("Done.")
+
+
+def tasks(state: str) -> Log:
+    """A session with two tasks, of which the first gets this state."""
+    log = Log(1).user("Go.")
+    for number in (1, 2):
+        log.answer("", ("TaskCreate", {"subject": "it"})).result(
+            f"Task #{number} created successfully: it"
+        )
+    log.answer("", ("TaskUpdate", {"taskId": "1", "status": state})).result("Updated task #1")
+    return log.answer("Done.")
 
 
 OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": "in_progress"}]
@@ -262,9 +383,10 @@ OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": 
     [
         (smooth(), {"how": "answered"}),
         (Log(1).user("Go.").answer("", ("Bash", {"command": "ls"})), {"how": "in a call"}),
-        (Log(1).user("Go.").bash("ls", "a file"), {"how": "in a call"}),
+        (Log(1).user("Go.").bash("ls", "a file"), {"how": "after a result"}),
+        (Log(1).user("Go.").answer("\n"), {"how": "empty"}),
         (
-            Log(1).user("Go.").bash("ls", "a").user("[Request interrupted by user]"),
+            Log(1).user("Go.").bash("ls", "a").user(INTERRUPTED),
             {"how": "interrupted"},
         ),
         (Log(1).user("Go.").answer("Done.").user("More."), {"how": "unanswered"}),
@@ -280,7 +402,15 @@ OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": 
             Log(1).user("Delete it.").answer("Shall I really delete it?"),
             {"how": "answered", "asked": True},
         ),
-        (Log(1).user("Delete it?").answer("Yes, shall I?"), {"how": "answered", "asked": False}),
+        (Log(1).user("Delete it?").answer("Yes, shall **I?**"), {"asked": True}),
+        (Log(1).user("Delete it.").answer("Shall I? I did. Please look."), {"asked": False}),
+        (told("update_plan", {"plan": STATED}), {"how": "answered", "open_items": 2}),
+        (told("", {"plan": STATED}), {"how": "answered", "open_items": 2}),
+        (told("todowrite", {"todos": STATED}, {"todos": []}), {"open_items": 0}),
+        (told("update_todo", {"todos": "- [x] one\n- [ ] two"}), {"open_items": 1}),
+        (told("create_order", {"plan": [{"status": "shipped"}]}), {"open_items": 0}),
+        (tasks("completed"), {"how": "answered", "open_items": 1}),
+        (tasks("in_progress"), {"how": "answered", "open_items": 2}),
         (
             Log(1).user("Go.").answer("Half is done.\n\n## Next steps\n\n- the rest"),
             {"how": "answered", "next_steps": True},
@@ -291,7 +421,7 @@ OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": 
 def test_the_end_of_a_session_is_stated_as_facts(
     log: Log, ending: dict[str, Any], home: Path, capsys: Capture
 ) -> None:
-    """How it ended, open items, a question where an order was given, and next steps."""
+    """How it ended, open items, a question as its last words, and next steps."""
     write_all([log], home)
     (session,) = readings(capsys)
     none = {"open_items": 0, "asked": False, "next_steps": False}

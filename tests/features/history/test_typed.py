@@ -248,7 +248,7 @@ def test_trouble_is_where_somebody_said_so(
     """An act without words, or with what was pasted after it, is counted and is no place to look;
     in every language."""
     log.write(home)
-    assert ("Where that was" in printed(capsys)) is shown
+    assert ("Places to look at" in printed(capsys)) is shown
 
 
 def test_lines_of_one_event_are_one_place(home: Path, capsys: Capture) -> None:

@@ -176,8 +176,11 @@ class _Thread:
         session = self.session
         parts = as_list(content) or [{"type": "text", "text": as_text(content, "")}]
         parts = [part for part in parts if isinstance(part, dict)]
-        if not all(map(_is_word, parts)):
-            session.took("tool", at)
+        by_person = entry.get("toolDenialKind") in _DENIED
+        for part in parts:
+            if not _is_word(part):
+                refused = by_person and rejection(read_result(part, "").text) is not None
+                session.answered(part.get("tool_use_id"), at, refused=refused)
         summary = entry.get("isCompactSummary") is True
         if summary or self._compacts:
             session.compactions.append(len(session.messages))
@@ -191,7 +194,7 @@ class _Thread:
         if summary:
             last["compact"] = True
         if _from_person(entry) and not session.parent:
-            self._acts(parts, at, by_person=entry.get("toolDenialKind") in _DENIED)
+            self._acts(parts, at, by_person=by_person)
 
     def _acts(self, parts: list[Any], at: float | None, *, by_person: bool) -> None:
         """Note what the person did in one line."""

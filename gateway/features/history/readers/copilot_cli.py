@@ -30,6 +30,7 @@ _SILENT = re.compile(
     r"|tool_search|ui|user_input|workflow)(?:\.\w+)*"
 )
 """Types without a message of their own. Source: the event schema of version 1.0.102."""
+_ASKED = re.compile(r"(?:permission|user_input|elicitation|exit_plan_mode)\.(requested|completed)")
 _BY_PERSON = ("user_initiated", "user initiated", "remote_command", "user_abort", None)
 _COUNTS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
 
@@ -90,7 +91,9 @@ class _Events:
 
     def _of_session(self, session: Session, kind: str, data: Fields, at: float | None) -> bool:
         main = self._main
-        if kind == "abort" and data.get("reason") in _BY_PERSON:
+        if asked := _ASKED.fullmatch(kind):
+            session.took("tool" if asked[1] == "requested" else "person", at)
+        elif kind == "abort" and data.get("reason") in _BY_PERSON:
             main.interrupted(at)
         elif kind == "subagent.started":
             session.order = Order(kind=text_at(data, "agentName"))
