@@ -12,6 +12,7 @@ from gateway.features.history.log_file import LogFile, Unread
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.steering.transcript.steps import CONSULTS
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict, Fields, Value
 from gateway.wire.coerce import (
@@ -26,11 +27,6 @@ from gateway.wire.coerce import (
 from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
-_ASKS = re.compile(
-    r"(?i)(?:^|_)(?:ask_?(?:user|human|followup)\w*|exit_?plan_?mode|plan_exit"
-    r"|request_(?:user_input|permissions))$|^question$"
-)
-"""Tools that ask the person something. Source: the tools of the clients in docs/history.md."""
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 
@@ -115,7 +111,7 @@ class Session(FileFacts, kw_only=True):
         named = [
             mapping_at(each, "function") or each for each in blocks if each.get("id") == call_id
         ]
-        asks = any(_ASKS.search(text_at(each, "name")) for each in named)
+        asks = any(CONSULTS.search(text_at(each, "name")) for each in named)
         self.took("person" if refused or asks else "tool", at)
 
     def at(self, value: object) -> float | None:

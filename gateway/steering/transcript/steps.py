@@ -32,8 +32,8 @@ from gateway.wire.coerce import text_at
 
 _STOPS = 3
 _STOPS_WITHIN = 12  # times that a person stopped the agent, and the steps they are in
-_CONSULTS = re.compile(
-    r"(?i)ask_?(?:the_?)?user|user_?input|question|plan_?mode"
+CONSULTS = re.compile(
+    r"(?i)ask_?(?:the_?)?user|user_?input|question|plan_?mode|plan_exit|request_permissions"
 )  # its result is an opinion
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
@@ -253,7 +253,7 @@ class StepReader:
         return StepChange.ANSWERED
 
     def _stop(self, draft: Draft) -> None:
-        consults = [1 for call in draft.reply.calls if _CONSULTS.search(call.name)]
+        consults = [1 for call in draft.reply.calls if CONSULTS.search(call.name)]
         if not (consults or draft.index in self._stops):
             self._stops.append(draft.index)
 

@@ -167,7 +167,7 @@ def test_what_was_written_for_an_hour_was_lost_at_its_own_price(
     assert lost["usd"] == pytest.approx(usd, rel=1e-6)
     each = 3e-6 * (10 + 40_000 * 2 + 10_000 * 1.25) + 100 * 15e-6
     assert session["usd"] == pytest.approx(2 * each, rel=1e-6)
-    assert f"${usd:.3f} more than from the cache" in screen(capsys)
+    assert f"that cost ${usd:.3f} more than reading them" in screen(capsys)
 
 
 def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) -> None:
