@@ -31,8 +31,11 @@ def root_of(reading: SessionReading, parents: Mapping[str, str]) -> str:
 
 
 def with_orders(readings: Sequence[SessionReading]) -> list[SessionReading]:
-    """Returns the readings; sub-agents have the kind and task that their tree's calls gave them,
-    where their own logs do not say."""
+    """Returns the readings, a sub-agent's once; sub-agents have the kind and task that their tree's
+    calls gave them, where their own logs do not say."""
+    fullest = {r.id: r for r in sorted(readings, key=lambda r: (len(r.calls), r.tokens.output))}
+    # Its session may tell of one that has a log of its own.
+    readings = [r for r in readings if not r.parent or r is fullest[r.id]]
     parents = {reading.id: reading.parent for reading in readings}
     orders: dict[tuple[str, str], Order] = {}
     for reading in readings:

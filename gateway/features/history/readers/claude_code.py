@@ -2,10 +2,11 @@
 
 An answer is written as one line per content block, all with its message id; each line repeats the
 usage, of which the last is complete. Sub-agents have a file of their own, or, in older versions,
-lines marked `isSidechain` between those of the session."""
+lines marked `isSidechain` between those of the session. Some versions also report them in lines of
+progress, without the last answer, which is in the result of the call that started the sub-agent."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
@@ -20,7 +21,7 @@ from gateway.features.history.session import (
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.values import Fields
+from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import as_int, as_list, as_text, list_at, mapping_at, text_at
 
 AGENT = "claude-code"
@@ -42,35 +43,56 @@ _COMMAND = re.compile(
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     threads: dict[str, _Thread] = {}
+    reported: dict[str, _Thread] = {}  # of sub-agents that the session's lines tell of
     roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
     # a resumed session may hold its beginning twice; masked ids are the same for all lines
-    seen: dict[tuple[str, str], object] = {}
-    for entry in log.records():
+    seen: dict[tuple[str, str, bool], object] = {}
+    for line in log.records():
+        entry = _reported(line)
         kind = text_at(entry, "type")
         uuid = text_at(entry, "uuid")
         if kind in ("user", "assistant", "attachment"):
-            mark = (uuid, text_at(entry, "timestamp"))
+            mark = (uuid, text_at(entry, "timestamp"), entry is line)
             content = entry.get("message") or entry.get("attachment")
-            if any(mark) and content and content == seen.get(mark):
+            if any(mark[:2]) and content and content == seen.get(mark):
                 continue
             seen[mark] = content
         side = ""
-        if entry.get("isSidechain") is True:
+        among = threads
+        if entry is not line:
+            side = own_id(entry.get("agentId"), entry.get("parentToolUseID")) or log.stem
+            among = reported
+        elif entry.get("isSidechain") is True:
             parent = text_at(entry, "parentUuid")
             side = own_id(entry.get("agentId")) or roots.get(parent) or own_id(uuid) or log.stem
             roots[uuid] = side
-        thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
+        thread = among.get(side) or among.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
             thread.add(entry, kind)
         elif _SILENT.fullmatch(kind):
             thread.note(entry, kind)
         else:
             log.skip(f"unknown type {kind!r}")
+        result = mapping_at(entry, "toolUseResult")
+        if name := own_id(result.get("agentId")):
+            reported.setdefault(name, _Thread(log, name)).end(entry, result)
+    known = {name for thread in threads.values() for name in thread.calls()}
+    for name, thread in reported.items():
+        if name not in threads and known.isdisjoint(thread.calls()):
+            threads[name] = thread
     for thread in threads.values():
         thread.tell()
         if thread.session.parent:
             thread.session.order = order_beside(log)
     yield from family({name: thread.session for name, thread in threads.items()})
+
+
+def _reported(entry: Fields) -> Fields:
+    """The line of a sub-agent that a line of progress repeats; any other line as it is."""
+    data = mapping_at(entry, "data")
+    if data.get("type") != "agent_progress":
+        return entry
+    return {**entry, "agentId": data.get("agentId"), **mapping_at(data, "message")}
 
 
 class _Thread:
@@ -95,6 +117,26 @@ class _Thread:
             self._reply(entry, message, at)
         else:
             self._user(entry, message.get("content"), at)
+
+    def end(self, entry: Fields, result: Fields) -> None:
+        """Add the last answer of a sub-agent, by the result of the call that started it."""
+        usage = mapping_at(result, "usage")
+        if not any(_sent(usage)):
+            return
+        if not self.session.calls:
+            prompt = {"content": text_at(result, "prompt")}
+            self.add({**entry, "timestamp": None, "message": prompt}, "user")
+        last: FieldDict = {"content": result.get("content"), "usage": usage}
+        for call in self.session.calls[-1:]:
+            last["model"] = call.model
+            if _sent(call.usage) == _sent(usage):  # it was reported, too
+                call.usage = usage
+                return
+        self.add({**entry, "message": last}, "assistant")
+
+    def calls(self) -> Iterator[object]:
+        """The id of each answer, or without one the tokens of its prompt."""
+        return (call.key or str(_sent(call.usage)) for call in self.session.calls)
 
     def note(self, entry: Fields, kind: str) -> None:
         """Read what a line without a message says about the session."""
@@ -165,8 +207,8 @@ class _Thread:
         """True if a line belongs to an answer whose id, or lack of one, it shares. An id that
         repeats over answers is none: after the results between them the prompt is another, of
         which more was cached."""
-        sent = [as_int(usage.get(kind), 0) for kind in _SENT]
-        before = [as_int(call.usage.get(kind), 0) for kind in _SENT]
+        sent = _sent(usage)
+        before = _sent(call.usage)
         is_last = call.position == len(self.session.messages) - 1
         if any(sent) and any(before) and sent != before:
             return bool(name) and is_last
@@ -224,6 +266,11 @@ def _from_person(entry: Fields) -> bool:
     """True if a line with the role of the user may have come from the person."""
     own = entry.get("promptSource") == "system" or any(entry.get(m) is True for m in _FROM_CLIENT)
     return not own and mapping_at(entry, "origin").get("kind", "human") == "human"
+
+
+def _sent(usage: Fields) -> list[int]:
+    """The tokens of a prompt by kind."""
+    return [as_int(usage.get(kind), 0) for kind in _SENT]
 
 
 def _is_word(part: Fields) -> bool:
