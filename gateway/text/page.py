@@ -55,7 +55,7 @@ def page_templates(*folders: Path) -> "Environment":
         lstrip_blocks=True,
         finalize=_sanitized,
     )
-    drawing = (svg.share, svg.level_y, svg.slot_path, svg.fraction, svg.stretches)
+    drawing = (svg.share, svg.stacked, svg.level_y, svg.slot_path, svg.fraction, svg.stretches)
     made.globals |= {function.__name__: function for function in drawing}
     made.filters |= {function.__name__: function for function in _FILTERS}
     return made

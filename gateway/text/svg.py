@@ -1,8 +1,11 @@
 """The arithmetic of drawings: from values to positions. `page_files/charts.html` draws."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from markupsafe import Markup, escape
+
+from gateway.text.sanitize import visible
 from gateway.values import T
 
 HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 to 4
@@ -11,6 +14,23 @@ HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 
 def share(value: float, whole: float) -> str:
     """`value` of `whole` as a percentage; 0 of nothing."""
     return f"{100 * value / whole if whole else 0.0:.3f}%"
+
+
+def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
+    """One bar divided into parts in a fixed order; a part's class is `kind` and its name. No macro:
+    lists have one in each row, and it took a third of their time."""
+    whole = sum(parts.values())
+    drawn = f'<svg width="100%" height="{height}" class="stacked" aria-hidden="true">'
+    at = 0
+    for name in (*order, *sorted(parts.keys() - set(order))):
+        if part := parts.get(name):
+            colour = (name, "other")[name not in order]
+            drawn += f"""<rect x="{share(at, whole)}" y="0" width="{share(part, whole)}" height="{
+                height
+            }" class="{kind}-{colour}"><title>{escape(visible(name))}: {part} ({
+                100 * part / whole:.0f}%)</title></rect>"""
+            at += part
+    return Markup(f"{drawn}</svg>")  # noqa: S704 - names are escaped above, the rest are numbers
 
 
 def level_y(value: float, height: float, margin: float = 4) -> float:

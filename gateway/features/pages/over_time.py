@@ -3,13 +3,14 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
-from gateway.features.pages.pages import FragmentParameters, Page, Visit
+from gateway.data_files import read_toml
+from gateway.features.pages.pages import FragmentParameters, Page, Visit, kept
 from gateway.features.pages.runs import facets_of
 from gateway.stores import usage
 from gateway.stores.filters import LIVE, RunFilter
@@ -54,7 +55,7 @@ async def show_time(visit: Visit) -> Page:
         agent=values["agent"],
     )
     with naming("by"):
-        points = await store.usage(query)
+        points = await kept(visit, partial(store.usage, query), query)
     names = most_used(points)
     label = label_of(bucket)
     by_name = grouped(points, names)
@@ -128,26 +129,15 @@ def grouped(
 Row = Sequence[usage.UsagePoint | None]  # the points of one name by bucket; None without a call
 
 
-_PANELS = (
-    ("Cost", "cost_usd", "usd"),
-    ("Tokens", "tokens", "count"),
-    ("Calls", "calls", "count"),
-    ("Success", "success_rate", "percent"),
-    ("Alarms", "alarms", "count"),
-    ("Input from cache", "cached_share", "percent"),
-    ("Mean latency", "mean_latency_s", "seconds"),
-    ("Failed calls", "errors", "count"),
-    ("Unsteered calls", "unsteered", "count"),
-)
-"""The charts of the page: title, value of a point, and its unit: shares and seconds are drawn as
-lines, what can be added up as bars."""
+_PANELS = read_toml(__package__, "panels.toml")
 
 
 def panels(rows: Sequence[Row]) -> Iterator[FieldDict]:
-    """Every chart of the page: title, unit, and its values by name, then by bucket."""
-    for title, name, unit in _PANELS:
-        values = [[point and getattr(point, name) for point in row] for row in rows]
-        yield {"title": title, "unit": unit, "values": values}
+    """Every chart of the page: title, unit, and its values by name, then by bucket. Shares and
+    seconds are drawn as lines, what can be added up as bars."""
+    for title, panel in _PANELS.items():
+        values = [[point and getattr(point, panel["value"]) for point in row] for row in rows]
+        yield {"title": title, "unit": panel["unit"], "values": values}
 
 
 def label_of(bucket: str) -> Any:

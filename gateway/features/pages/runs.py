@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import orjson
 from markupsafe import Markup
@@ -45,14 +45,6 @@ from gateway.wire.coerce import as_json_value
 _FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
 """The filters that are always in sight; the others are folded up."""
 
-_SPANS = {"hour": "last hour", "today": "today", "week": "7 days", "month": "30 days", None: "all"}
-_VIEWS = {
-    "Stopped today": {"stopped": "yes", "period": "today"},
-    "In trouble": {"severity": "in-trouble", "period": "week"},
-    "Failed": {"outcome": "failure", "period": "week"},
-    "Costliest": {"sort": "cost", "period": "week"},
-    "Slowest": {"sort": "duration", "period": "week"},
-}
 _TAGS_SHOWN = 3
 _COUNTED = 1000  # sessions: of more the list says that there are more
 
@@ -71,6 +63,23 @@ class RunsParameters(params.SortParameters, PeriodFilters):
 
 async def show_list(visit: Visit) -> Page:
     """One page of sessions by the filters of the query, each with its newest runs."""
+    read = partial(_listed, visit)
+    if visit.values["sort"] == "started_at":
+        shown = await read()
+    else:  # every run is read for such an order
+        shown = await kept(visit, read, "sessions", visit.query())
+    if visit.fragment:
+        return Page(template="runs_table.html", values=shown)
+    listed = [run for row in shown["rows"] for run in row["session"].runs]
+    tags = Counter(f"{name}={value}" for run in listed for name, value in run.tags.items())
+    filters = await filter_values(visit)
+    shown = shown | filters | {"title": "Sessions", "saved": await saved_views(visit)}
+    shown |= {"tags": [tag for tag, _ in tags.most_common(_TAGS_SHOWN)]}
+    return Page(template="runs.html", values=shown)
+
+
+async def _listed(visit: Visit) -> FieldDict:
+    """The table of sessions, and what is said above it."""
     runs = chosen(visit)
     values = visit.values
     store = session_store(visit.runtime)
@@ -98,7 +107,7 @@ async def show_list(visit: Visit) -> Page:
     if found.next_cursor or values["cursor"] or older:
         total = await store.count_sessions(runs, side=side, among=among, most=most)
         more = most is not None and (total > most or not (among is None or matching.every))
-    shown: FieldDict = {
+    return {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
         "total": min(total, most or total),
         "more": more,
@@ -109,19 +118,6 @@ async def show_list(visit: Visit) -> Page:
         "chosen": values,
         "several_tenants": visit.tenant is None,
     }
-    if visit.fragment:
-        return Page(template="runs_table.html", values=shown)
-    listed = [run for each in found.sessions for run in each.runs]
-    shown |= {"title": "Sessions", "views": _views(listed), **await filter_values(visit)}
-    shown |= {"saved": await saved_views(visit)}
-    return Page(template="runs.html", values=shown)
-
-
-def _views(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """Ready queries by their names, and those of the tags that occur most in the list."""
-    tags = Counter(f"{name}={value}" for run in runs for name, value in run.tags.items())
-    more = {tag: {"tag": tag} for tag, _ in tags.most_common(_TAGS_SHOWN)}
-    return {name: f"?{urlencode(query)}" for name, query in (_VIEWS | more).items()}
 
 
 def chosen(visit: Visit) -> RunFilter:
@@ -141,15 +137,7 @@ async def filter_values(visit: Visit) -> FieldDict:
     options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
     options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
     others = [name for name in options if name not in (*_FIRST, "period")]
-    periods = {
-        label: (visit.query(period=name, cursor=None), name) for name, label in _SPANS.items()
-    }
-    return {
-        "chosen": visit.values,
-        "options": options,
-        "filters": (_FIRST, others),
-        "periods": periods,
-    }
+    return {"chosen": visit.values, "options": options, "filters": (_FIRST, others)}
 
 
 def row_of(run: RunRecord, now: float) -> FieldDict:

@@ -190,7 +190,7 @@ class SessionStore:
         if is_walk:
             has_run = [
                 _SQL["has_run"].format(runs=each, **self._filled)
-                for each in (_SQL["own"], matching)
+                for each in sorted({_SQL["own"], matching} - {"TRUE"})
             ]
             sql = _SQL["walked"].format(where=" AND ".join([within, *has_run]), **self._filled)
         else:

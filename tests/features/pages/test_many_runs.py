@@ -17,7 +17,7 @@ import pytest
 from gateway.features.pages import health as health_page
 from gateway.features.pages import pages
 from gateway.features.pages import runs as list_page
-from gateway.stores import health
+from gateway.stores.sql import runs as stored_runs
 from gateway.stores.sqlite import engine
 from steering_gateway_testing.many_runs import write_runs
 from tests.api.conftest import Start
@@ -78,7 +78,7 @@ async def test_a_page_of_many_runs_reads_no_more_than_one_of_few(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times as many runs: as many statements, and about as many steps of the database."""
-    monkeypatch.setattr(health, "SPREAD_RUNS", MOST)
+    monkeypatch.setattr(stored_runs, "SPREAD_RUNS", MOST)
     monkeypatch.setattr(health_page, "SHOWN_RUNS", MOST)
     monkeypatch.setattr(list_page, "_COUNTED", MOST)
     few = await work_of(150, start, tmp_path, monkeypatch)
@@ -104,7 +104,7 @@ def test_a_bounded_page_leads_on_to_all_that_match(
 ) -> None:
     """A list that reads the newest runs says so, and its links reach every other one; what it does
     not count it counts when it is asked to."""
-    monkeypatch.setattr(health, "SPREAD_RUNS", MOST)
+    monkeypatch.setattr(stored_runs, "SPREAD_RUNS", MOST)
     monkeypatch.setattr(health_page, "SHOWN_RUNS", MOST)
     monkeypatch.setattr(list_page, "_COUNTED", MOST)
     path = str(tmp_path / "many.db")
@@ -127,7 +127,9 @@ def test_a_bounded_page_leads_on_to_all_that_match(
 REPORTS = {
     "/dashboard/week": "GROUP BY r.agent",
     "/dashboard/experiments/routing-2": "Columns of one run as reports read it",
-    "/dashboard/runs": "WITH newest AS",
+    "/dashboard/runs": "newest AS MATERIALIZED",
+    "/dashboard/runs?sort=cost": "GROUP BY 1 HAVING",
+    "/dashboard/time": "FROM usage_by_hour",
 }
 """Pages with a part that is read once for all who look, and words of its statement."""
 
