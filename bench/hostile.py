@@ -58,6 +58,26 @@ def _chat(inside: bytes) -> bytes:
     return b'{"model": "m", "messages": [' + inside + b"1]}"
 
 
+def _asks(path: str, members: bytes) -> bytes:
+    """A request in any dialect, with these members beside the model's name."""
+    return post(path, b'{"model": "m", "max_tokens": 9, ' + members + b"}")
+
+
+def _with(members: bytes) -> bytes:
+    """An ordinary short chat with further members."""
+    return _asks(CHAT, b'"messages": [{"role": "user", "content": "Go on."}], ' + members)
+
+
+def _of_many(key: bytes, item: bytes, count: int) -> bytes:
+    """The member of a body that is a list of so many equal items."""
+    return b'"%b": [' % key + b",".join([item] * count) + b"]"
+
+
+def _many_keys(count: int) -> bytes:
+    """An object of so many members."""
+    return json.dumps({f"k{number}": number for number in range(count)}).encode()
+
+
 def _tables(size: int) -> bytes:
     """gzip of blocks that hold nothing but the tables for what they hold."""
     lengths = dict.fromkeys(range(18), 0) | {2: 1, 3: 2, 17: 2}  # of 18, of 0 and of 1
@@ -119,6 +139,38 @@ def _bodies() -> dict[str, Callable[[], bytes]]:
         "tiny parts, 60 kB": lambda: post(
             CHAT, _chat(b'{"role":"user","content":[' + b'{"a":1},' * 7500 + b"1]},")
         ),
+        "tiny items, 1 MB of Responses": lambda: _asks(
+            "/v1/responses", _of_many(b"input", b'{"a":1}', 130_000)
+        ),
+        "tiny blocks, 60 kB of Messages": lambda: _asks(
+            "/v1/messages",
+            b'"messages": [{"role": "user", %b}]' % _of_many(b"content", b'{"a":1}', 7500),
+        ),
+        "tiny parts, 60 kB of Gemini": lambda: _asks(
+            "/v1beta/models/m:generateContent",
+            b'"contents": [{"role": "user", %b}]' % _of_many(b"parts", b'{"a":1}', 7500),
+        ),
+        "short messages, 4 MB": lambda: _asks(
+            CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 90), 34_000)
+        ),
+        "short messages, 500 kB": lambda: _asks(
+            CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 30), 8000)
+        ),
+        "10,000 tools": lambda: _with(
+            _of_many(b"tools", b'{"type": "function", "function": {"name": "f"}}', 10_000)
+        ),
+        "50,000 keys of metadata": lambda: _with(b'"metadata": ' + _many_keys(50_000)),
+        "50,000 keys of a call": lambda: _asks(
+            "/v1/messages",
+            b'"messages": [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": '
+            b'[{"type": "tool_use", "id": "c", "name": "f", "input": %b}]}]' % _many_keys(50_000),
+        ),
+        "empty texts, 1 MB": lambda: _with(_of_many(b"stop", b'""', 350_000)),
+        "quotes in a text, 1 MB": lambda: _asks(
+            CHAT, b'"messages": [{"role": "user", "content": "%b"}]' % (b'\\",{[' * 200_000)
+        ),
+        "100,000 embeddings": lambda: _asks("/v1/embeddings", _of_many(b"input", b'"x"', 100_000)),
+        "a batch of 100,000 lines": lambda: post("/v1/files", b'{"custom_id":"1"}\n' * 100_000),
         "a text of 60 MB": lambda: post(CHAT, _chat(b'"' + b"x" * _WHOLE + b'",')),
         "an ordinary chat, 3 MB": lambda: post(CHAT, _long_chat(3 * MIB)),
         "an ordinary chat, 8 MB": lambda: post(CHAT, _long_chat(8 * MIB)),

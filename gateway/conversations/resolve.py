@@ -414,7 +414,9 @@ async def off_the_loop(
 ) -> Incoming:
     """The result of `read`, made in a thread for a big request: digests take a tenth of a second.
     `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
-    new = len(request.transcript) - (resume.count if resume is not None else 0)
+    new = len(request.transcript)
+    if resume is not None:
+        new = new - resume.count or new  # the same request again is read as a whole
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
     if is_big:
         return await off_loop(lambda: with_tails(read(), tail))

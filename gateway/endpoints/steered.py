@@ -37,16 +37,15 @@ from gateway.tasks import reading
 from gateway.upstream.dispatch import PackedBody, UpstreamCall, refuse_loop
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.headers import RawHeaders, coding_of, without
-from gateway.wire.parsing import COUNTED_BYTES, has_more_items, reading_ms
+from gateway.wire.parsing import COUNTED_BYTES, has_more_items, is_dense
 from gateway.wire.request import BIG_BYTES
 
-# Longest time for which one request may hold the interpreter: the parser does not let others run
-# meanwhile. A body that would take longer is not read, whatever its size.
-_READING_MS = 50.0
-# New messages and parts that are always read, and the bytes of a body for each further one:
+# New messages, parts and tools that are always read, and the bytes of a body for each further one:
 # to steer one costs 5 us of the event loop and 250 bytes, though two bytes are enough to send it.
+# 10,000 take as long as `steering.deadline_ms`; no model reads so many of a usual length.
 _MOST_ITEMS = 2000
 _ITEM_BYTES = 64
+_MOST_FURTHER = 8000
 
 
 @dataclass(eq=False)
@@ -170,11 +169,11 @@ class SteeredEndpoint:
     def _parse_big(
         self, raw: bytes, known: BodyPrefix | None, new_from: int, asked: Addressed | None
     ) -> SteeredRequest:
-        if reading_ms(raw, new_from) > _READING_MS:
+        if is_dense(raw, new_from):
             return self.dialect.skim(raw, orjson.loads, asked)
         request = self.dialect.read(raw, orjson.loads, known, addressed=asked)
-        new = getattr(request.messages, "new", request.messages)
-        if has_more_items(new, _MOST_ITEMS + len(raw) // _ITEM_BYTES):
+        new = [request.body, getattr(request.messages, "new", ())]
+        if has_more_items(new, _MOST_ITEMS + min(len(raw) // _ITEM_BYTES, _MOST_FURTHER)):
             return self.dialect.skim(raw, orjson.loads, asked)
         # What fails here fails again while the request is steered, where that is handled.
         with suppress(Exception):
