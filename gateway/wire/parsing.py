@@ -187,7 +187,7 @@ def is_dense(raw: bytes, start: int = 0) -> bool:
     at = start
     in_string = 0
     while at < len(raw) and left_ns >= 0:
-        outside, at, in_string = _outside_strings(raw, at, _MOST_BYTES, in_string)
+        outside, at, in_string = _outside_strings(raw, at, in_string, size=_MOST_BYTES)
         left_ns -= sum([outside.count(token) * ns for token, ns in _TOKEN_NS.items()])
     return left_ns < 0 or size * _BYTE_NS > _MOST_NS
 
@@ -303,7 +303,7 @@ def _brackets_end(raw: bytes, at: int) -> int:
     size = _FIRST_BYTES
     is_near = False
     while True:
-        outside, end, ends_in_string = _outside_strings(raw, at, size, in_string)
+        outside, end, ends_in_string = _outside_strings(raw, at, in_string, size=size)
         if end == at:
             raise IndexError(at)
         brackets = outside.translate(_ALIKE, _UNNESTED)
@@ -320,7 +320,7 @@ def _brackets_end(raw: bytes, at: int) -> int:
             size //= 2
 
 
-def _outside_strings(raw: bytes, at: int, size: int, in_string: int) -> tuple[bytes, int, int]:
+def _outside_strings(raw: bytes, at: int, in_string: int, size: int) -> tuple[bytes, int, int]:
     """(what is outside of strings in the next `size` bytes, the end of these, whether that is in a
     string: 1 or 0). `in_string`: the same of their start."""
     piece = raw[at : at + size]

@@ -379,7 +379,7 @@ def _parent_of(headers: Texts, body: Mapping[str, object]) -> str | None:
             return value
     metadata = body.get("metadata")
     for name, given in metadata.items() if isinstance(metadata, dict) else ():
-        if isinstance(name, str) and _PARENT_NAME.search(name):
+        if "parent" in name and _PARENT_NAME.search(name):
             return clean_id(given)
     return None
 
