@@ -3,13 +3,21 @@
 A call may come again, a step may be stored without its scores because its scorer failed, and one
 step may occur twice in a call. Pure: the stores write what `plan_steps` returns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct, structs
 
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
+from gateway.stores.records import (
+    IMPORTED,
+    CallRow,
+    InjectionRow,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
 from gateway.stores.totals import DERIVED, RunTotals, plus
 from gateway.values import Value
 
@@ -198,3 +206,35 @@ def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
         usage_estimated=stored.usage_estimated or again.usage_estimated,
         **sums,
     )
+
+
+def usage_rows(
+    run: RunUpdate, fresh: Sequence[StepRow], called: Sequence[StepRow]
+) -> Iterator[tuple[Any, ...]]:
+    """Rows to add for newly scored steps and for calls: hour, agent, model, then ADDED. None for an
+    imported run, which is no use of this gateway."""
+    if run.mode == IMPORTED:
+        return
+    new = set(map(id, fresh))
+    made = set(map(id, called))
+    silent: dict[int, list[bool]] = {}
+    for step in {id(step): step for step in (*fresh, *called)}.values():
+        is_new = step.composite is not None and id(step) in new
+        call = None
+        if id(step) in made:
+            call = step.call
+        hour = int(step.at) // 3600 * 3600
+        if call is not None:
+            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
+            how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
+            *guessed, guessed_usd = call.estimated
+            amounts = (call.cost_usd, call.latency_s, guessed_usd)
+            counts = (int(is_new), int(is_new and bool(step.fired)))
+            key = (hour, run.agent, call.model_asked)
+            yield (*key, 1, *how, *counts, *tokens, *guessed, *amounts)
+        elif is_new:
+            silent.setdefault(hour, []).append(bool(step.fired))
+    # The steps of a history that is seen for the first time: one row for all of them.
+    for hour, fired in silent.items():
+        none = (0, 0, 0, 0, 0, None, 0.0, 0.0)
+        yield (hour, run.agent, run.model_requested, 0, 0, 0, 0, len(fired), sum(fired), *none)

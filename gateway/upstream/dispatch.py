@@ -238,7 +238,7 @@ class Dispatcher:
             times = self.settings.num_retries
         if call.opaque:
             default = self.table.default.for_client(call.dialect, "", call.seat)
-            return retries.attempt_schedule([default], [], num_retries=times)
+            return _in_turn([default], [], num_retries=times)
         now = self._loop.time()
         seated = call.seat is not None or self.table.keeps_names(call.dialect)
         own = self.table.candidates(model, now, call.conversation, seated=seated)
@@ -256,7 +256,7 @@ class Dispatcher:
         if native_only:
             own = [target for target in own if target.lane == "native"]
             others = [target for target in others if target.lane == "native"]
-        return retries.attempt_schedule(own, others, num_retries=times)
+        return _in_turn(own, others, num_retries=times)
 
     async def _for_content(
         self, call: UpstreamCall, model: str, outcome: TargetAnswer | UpstreamFailure
@@ -391,6 +391,15 @@ class Dispatcher:
             ):
                 return index, wait_s
         return None, 0.0
+
+
+def _in_turn(own: list[Target], fallbacks: list[Target], *, num_retries: int) -> list[Target]:
+    """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
+    if not own:
+        own = fallbacks[:1]
+        fallbacks = fallbacks[1:]
+    turns = max(len(own), 1 + num_retries)
+    return [own[i % len(own)] for i in range(turns)] + fallbacks
 
 
 async def _packed_again(body: bytes, coding: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""May a call be tried again, after how long, and at which targets in turn? For both lanes."""
+"""May a call be tried again, and after how long? For both lanes."""
 
 import math
 
@@ -43,14 +43,3 @@ def pause_s(asked: float | None, attempt: int, settings: RouterSettings) -> floa
     if asked > settings.max_retry_after_s:
         return math.inf
     return asked
-
-
-def attempt_schedule(
-    own: list[Target], fallbacks: list[Target], *, num_retries: int
-) -> list[Target]:
-    """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
-    if not own:
-        own = fallbacks[:1]
-        fallbacks = fallbacks[1:]
-    turns = max(len(own), 1 + num_retries)
-    return [own[i % len(own)] for i in range(turns)] + fallbacks

@@ -31,12 +31,11 @@ from gateway.stores.codec import (
     totals_row,
     update_row,
 )
-from gateway.stores.commit_plan import StepPlan
+from gateway.stores.commit_plan import StepPlan, usage_rows
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.engine import columns
 from gateway.stores.sql.states import root_key
-from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
 from gateway.values import FieldDict, Texts, Value, by_name
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
@@ -304,6 +305,27 @@ class Branch(Value):
         if served != self.served_hash:
             return self
         return replace(self, awaits=Awaits.ANYTHING)
+
+
+Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
+
+
+class Found(Struct, frozen=True):
+    """A stored prefix hash of the request's history, with the branch it belongs to."""
+
+    position: int  # messages that the hash covers
+    prefix_hash: bytes  # the stored digest
+    ref: PrefixHashRef  # the conversation, and the request that has the hash
+    branch: Branch  # the branch it belongs to, as it is now
+    whole: bool  # the hash covers the whole request, which was served before
+    current: bool  # a history that extends the hash continues its branch
+    adjacent: bool  # the request is one reply ahead of the branch
+    ahead: int  # assistant turns of the request after the hash
+
+    @property
+    def continues(self) -> bool:
+        """Whether the request extends the branch, instead of repeating its latest request."""
+        return self.current and not self.whole
 
 
 class Incoming(Value):

@@ -1,17 +1,13 @@
 """Recognition of a compaction: the client goes on, with a history that it shortened or rewrote.
 
-There are two signs: results of the calls that the latest reply made (`awaiting_results`), and what
-a branch has said or is about, together with an id from the client (`rewritten`). Prompts that ask
-for a summary, and items that stand for a compacted history: `branch.py`."""
-
-from collections.abc import Mapping
+There are two signs: results of the calls that the latest reply made (`_awaiting_results` in
+`matching.py`), and what a branch has said or is about, together with an id from the client
+(`rewritten`). Prompts that ask for a summary, and items that stand for a compacted history:
+`branch.py`."""
 
 from msgspec import Struct
 
-from gateway.steering.identity.branch import Awaits, Branch, Incoming, PrefixHashRef
-from gateway.steering.identity.ids import looks_unique
-
-Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
+from gateway.steering.identity.branch import Awaits, Branch, Branches, Found, Incoming
 
 
 class Named(Struct, frozen=True):
@@ -20,54 +16,6 @@ class Named(Struct, frozen=True):
     conversation_id: str  # made of the tenant and the client's id
     weak: bool  # several conversations may share the id
     exclusive: bool  # the id names exactly one conversation
-
-
-class Found(Struct, frozen=True):
-    """A stored prefix hash of the request's history, with the branch it belongs to."""
-
-    position: int  # messages that the hash covers
-    prefix_hash: bytes  # the stored digest
-    ref: PrefixHashRef  # the conversation, and the request that has the hash
-    branch: Branch  # the branch it belongs to, as it is now
-    whole: bool  # the hash covers the whole request, which was served before
-    current: bool  # a history that extends the hash continues its branch
-    adjacent: bool  # the request is one reply ahead of the branch
-    ahead: int  # assistant turns of the request after the hash
-
-    @property
-    def continues(self) -> bool:
-        """Whether the request extends the branch, instead of repeating its latest request."""
-        return self.current and not self.whole
-
-
-def awaiting_results(
-    request: Incoming, branches: Branches, found: Found | None, *, named: bool
-) -> Branch | None:
-    """Returns the one branch whose latest reply made the calls that the request answers.
-    Providers reuse call ids: a history that is known up to the latest reply has priority, and
-    the request must contain the reply that made the calls. Short ids occur in replies to several
-    agents: they count only together with an id from the client (`named`), for the branch of the
-    known history."""
-    if found and found.whole and found.current and found.branch.served_calls == request.calls:
-        return None  # the branch's latest request again
-    if found and not found.whole and found.ahead == 0:
-        return None  # the history already shows which reply the request follows
-    if found and found.continues and found.branch.awaits_results_of(request):
-        return None  # history and ids agree, even if the client has rewritten the reply
-    candidates = list(branches.values())
-    if not looks_unique(request.calls):
-        if found is not None:
-            candidates = [found.branch]
-        if not named or len(candidates) > 1:
-            return None
-    waiting = [
-        branch
-        for branch in candidates
-        if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
-    ]
-    if len(waiting) == 1:
-        return waiting[0]
-    return None
 
 
 def rewritten(

@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from gateway.steering.identity.branch import Arrival, Awaits, Branch, Incoming, PrefixHashRef
-from gateway.steering.identity.compaction import (
+from gateway.steering.identity.branch import (
+    Arrival,
+    Awaits,
+    Branch,
     Branches,
     Found,
-    Named,
-    awaiting_results,
-    rewritten,
+    Incoming,
+    PrefixHashRef,
 )
-from gateway.steering.identity.ids import child_id
+from gateway.steering.identity.compaction import Named, rewritten
+from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.values import Value
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
@@ -111,7 +113,7 @@ def match(
     follows = found and found.current and not (found.whole and found.branch.has_tools)
     if named and not weak and with_tools and not request.has_tools and not follows:
         return _matched(MatchKind.SIDE, conversation_id)
-    awaiting = awaiting_results(request, branches, found, named=named is not None)
+    awaiting = _awaiting_results(request, branches, found, named=named is not None)
     if awaiting is not None and not (found and found.continues and found.branch is awaiting):
         return _matched(MatchKind.COMPACTION, awaiting.conversation_id)
     if found is None:
@@ -126,6 +128,36 @@ def match(
     if named is not None:
         compaction = _compaction(request, branches, named, found=found)
     return compaction or _fork(request, found.branch.conversation_id, branches, found=found)
+
+
+def _awaiting_results(
+    request: Incoming, branches: Branches, found: Found | None, *, named: bool
+) -> Branch | None:
+    """Returns the one branch whose latest reply made the calls that the request answers.
+    Providers reuse call ids: a history that is known up to the latest reply has priority, and
+    the request must contain the reply that made the calls. Short ids occur in replies to several
+    agents: they count only together with an id from the client (`named`), for the branch of the
+    known history."""
+    if found and found.whole and found.current and found.branch.served_calls == request.calls:
+        return None  # the branch's latest request again
+    if found and not found.whole and found.ahead == 0:
+        return None  # the history already shows which reply the request follows
+    if found and found.continues and found.branch.awaits_results_of(request):
+        return None  # history and ids agree, even if the client has rewritten the reply
+    candidates = list(branches.values())
+    if not looks_unique(request.calls):
+        if found is not None:
+            candidates = [found.branch]
+        if not named or len(candidates) > 1:
+            return None
+    waiting = [
+        branch
+        for branch in candidates
+        if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
+    ]
+    if len(waiting) == 1:
+        return waiting[0]
+    return None
 
 
 def _summarised(

@@ -6,14 +6,14 @@ by the run, because one run may last for days. They stay when retention removes 
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.stores import filters, usage
 from gateway.stores.codec import STOP_COLUMNS
 from gateway.stores.filters import ANY, LIVE, UNFINISHED, Facets, RunFilter
-from gateway.stores.records import IMPORTED, RunUpdate, StepRow
+from gateway.stores.records import IMPORTED
 from gateway.stores.severity import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.sql.engine import (
     Connection,
@@ -168,38 +168,6 @@ _SUMMED = ", ".join(
     [*[f"CAST(sum(u.{name}) AS BIGINT)" for name in SUMS], *[f"sum(u.{name})" for name in _AMOUNTS]]
 )
 _OUTCOMES = ("runs", "successes", "failures")
-
-
-def usage_rows(
-    run: RunUpdate, fresh: Sequence[StepRow], called: Sequence[StepRow]
-) -> Iterator[tuple[Any, ...]]:
-    """Rows to add for newly scored steps and for calls: hour, agent, model, then ADDED. None for an
-    imported run, which is no use of this gateway."""
-    if run.mode == IMPORTED:
-        return
-    new = set(map(id, fresh))
-    made = set(map(id, called))
-    silent: dict[int, list[bool]] = {}
-    for step in {id(step): step for step in (*fresh, *called)}.values():
-        is_new = step.composite is not None and id(step) in new
-        call = None
-        if id(step) in made:
-            call = step.call
-        hour = int(step.at) // 3600 * 3600
-        if call is not None:
-            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
-            how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
-            *guessed, guessed_usd = call.estimated
-            amounts = (call.cost_usd, call.latency_s, guessed_usd)
-            counts = (int(is_new), int(is_new and bool(step.fired)))
-            key = (hour, run.agent, call.model_asked)
-            yield (*key, 1, *how, *counts, *tokens, *guessed, *amounts)
-        elif is_new:
-            silent.setdefault(hour, []).append(bool(step.fired))
-    # The steps of a history that is seen for the first time: one row for all of them.
-    for hour, fired in silent.items():
-        none = (0, 0, 0, 0, 0, None, 0.0, 0.0)
-        yield (hour, run.agent, run.model_requested, 0, 0, 0, 0, len(fired), sum(fired), *none)
 
 
 async def usage_of(query: UsageQuery, forms: SqlForms, connection: Connection) -> list[UsagePoint]:

@@ -31,7 +31,13 @@ from gateway.stores.codec import (
     totals_row,
     update_row,
 )
-from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
+from gateway.stores.commit_plan import (
+    StoredStep,
+    new_injections,
+    plan_steps,
+    settled_outcome,
+    usage_rows,
+)
 from gateway.stores.protocols import MAX_HEADS, StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
 from gateway.stores.redact import encodable, redaction
@@ -47,7 +53,7 @@ from gateway.stores.sql.engine import (
     excluded,
 )
 from gateway.stores.sql.states import root_key, stored_step
-from gateway.stores.sql.usage import ADDED, usage_rows
+from gateway.stores.sql.usage import ADDED
 from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.totals import RunTotals
