@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
 def _history(args: argparse.Namespace) -> int:
     from gateway.core.decision_settings import Policy
     from gateway.features.history.reading import SessionFilter, read_all, since
-    from gateway.features.history.sub_agents import with_orders
+    from gateway.features.history.sub_agent_orders import with_orders
 
     if args.paths[-2:-1] == ["show"]:
         return _show(args)

@@ -25,7 +25,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.step import Action
 from gateway.features.history.reading import SessionReading, cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
-from gateway.features.history.sub_agents import root_of
+from gateway.features.history.sub_agent_orders import root_of
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
 from gateway.steering.sub_agents import Order

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.features.history.endings import Ending
 from gateway.features.history.prompt_cache import Tokens, always_changes
 from gateway.features.history.reading import Place, SessionReading
-from gateway.features.history.sub_agents import names_of, root_of
+from gateway.features.history.sub_agent_orders import names_of, root_of
 from gateway.stores.usage import bucket_start
 from gateway.text.formatting import iso
 from gateway.text.sentences import is_english

@@ -12,7 +12,7 @@ from itertools import count
 from gateway.api.operations import ApiRequest, ApiResponse
 from gateway.api.params import PathText
 from gateway.api.runs import RunOfTenant, run_named, unknown_run
-from gateway.features.pages.tries import OPERATIONS
+from gateway.features.pages.sent_again import OPERATIONS
 from gateway.runtime import Runtime
 from gateway.steering.evidence.action_facts import describe_action
 from gateway.stores.filters import RunFilter

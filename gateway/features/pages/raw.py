@@ -10,7 +10,7 @@ from gateway.api.params import Text
 from gateway.features.pages.compare import CompareParameters, compare_runs
 from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.features.pages.runs import find_step
-from gateway.features.pages.tries import (
+from gateway.features.pages.sent_again import (
     Choice,
     ChoiceAtStep,
     find_call,

@@ -28,7 +28,7 @@ from gateway.features.history.keep import Keeper, imported_id
 from gateway.features.history.log_places import formats
 from gateway.features.history.reading import read_session
 from gateway.features.history.session import ModelCall, Session
-from gateway.features.history.sub_agents import with_orders
+from gateway.features.history.sub_agent_orders import with_orders
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
 from gateway.features.learning.worker import Learner
 from gateway.hooks import features

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.core.decision_settings import Policy
 from gateway.features.history.reading import SessionReading, read_session
-from gateway.features.history.sub_agents import names_of, root_of, with_orders
+from gateway.features.history.sub_agent_orders import names_of, root_of, with_orders
 from gateway.features.history.summary import summarise
 from tests.features.history.logs import sessions
 
