@@ -2,17 +2,18 @@
 
 import re
 
-import orjson
-
 from gateway.features.history.session import Session
+from gateway.steering.evidence.commands import parsed
 from gateway.steering.transcript.content import QUESTION_MARKS, read_calls, read_content
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_list, as_mapping, as_text, text_at
 
-_LIST = re.compile(r'"(todos|plan|todo_?[lL]ist|task_list|task_progress|taskId)"\s*:')
+_LIST = re.compile(r'"(todos|todo_?[lL]ist|task_list|task_progress|taskId|plan(?="\s*:\s*\[))"\s*:')
 """The arguments that hold a list of things to do, whatever the name of the tool."""
-_OPEN = ("pending", "in_progress", "in progress", "todo", "open", "not_started", "blocked")
-_CLOSED = ("completed", "complete", "done", "cancelled", "canceled", "deleted", "skipped")
+_OPEN = frozenset(
+    {"pending", "in_progress", "in progress", "todo", "open", "not_started", "blocked"}
+)
+_STATES = _OPEN | {"completed", "complete", "done", "cancelled", "canceled", "deleted", "skipped"}
 _UNCHECKED = re.compile(r"(?m)^\s*(?:[-*] )?\[[ -]\]")
 _CREATED = re.compile(r"Task #(\w+) created")  # the result of Claude Code's TaskCreate
 _NEXT = re.compile(
@@ -87,36 +88,25 @@ def _open_items(session: Session) -> int:
         content = read_content(message.get("content"))
         for call in read_calls(message, content):
             found = _LIST.search(call.arguments)
-            if found and found[1] == "taskId":
-                _update(tasks, call.arguments)
-            elif found:
-                listed = _open_in(call.arguments, found[1], before=listed)
+            if found is None:
+                continue
+            values = as_mapping(parsed(call.arguments))
+            state = text_at(values, "status")
+            if found[1] != "taskId":
+                listed = _open_in(values.get(found[1]), before=listed)
+            elif state in _STATES:
+                tasks[str(values.get("taskId"))] = state in _OPEN
         texts = [as_text(message.get("content"), ""), *[result.text for result in content.results]]
         for made in filter(None, map(_CREATED.match, texts)):
             tasks[made[1]] = True
     return listed + sum(tasks.values())
 
 
-def _open_in(arguments: str, name: str, before: int) -> int:
+def _open_in(items: object, before: int) -> int:
     """Number of open items in the list of a call; `before` if it states none."""
-    items = _fields(arguments).get(name)
     if isinstance(items, str):  # lines with a box each
         return len(_UNCHECKED.findall(items))
     states = [text_at(as_mapping(item), "status").lower() for item in as_list(items)]
-    if any(state not in _OPEN + _CLOSED for state in states):
+    if not isinstance(items, list) or not _STATES.issuperset(states):
         return before
     return sum(state in _OPEN for state in states)
-
-
-def _update(tasks: dict[str, bool], arguments: str) -> None:
-    values = _fields(arguments)
-    state = text_at(values, "status")
-    if state in _OPEN + _CLOSED:
-        tasks[str(values.get("taskId"))] = state in _OPEN
-
-
-def _fields(arguments: str) -> Fields:
-    try:
-        return as_mapping(orjson.loads(arguments))
-    except orjson.JSONDecodeError:
-        return {}

@@ -11,7 +11,7 @@ from gateway.errors import ConfigError
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.screen import MOST_PLACES, rows_of_sums, text_of
 from gateway.features.history.summary import limit_of, summarise
-from gateway.features.history.typed import typed_by_project
+from gateway.features.history.typed import typed_alike, typed_by_project
 
 _ROWS = 15  # of each table
 
@@ -47,7 +47,7 @@ def page(readings: Sequence[SessionReading], *, words: bool) -> str:
         name: text_of(f"{name}.txt", summary=summary, limit=limit, parts=parts).splitlines()
         for name in ("whose", "notes", "findings")
     }
-    typed = typed_by_project(readings) if words else {}
+    typed = typed_alike(typed_by_project(readings)) if words else {}
     return text_of(
         "history.html",
         summary=summary,

@@ -18,7 +18,7 @@ from gateway.features.history.summary import (
     limit_of,
     with_rest,
 )
-from gateway.features.history.typed import WORDINGS, TypedAgain
+from gateway.features.history.typed import WORDINGS, TypedAgain, typed_alike
 from gateway.text.page import rendered
 
 _ROWS = 5  # of projects, models and weeks
@@ -46,7 +46,8 @@ def print_screen(
         limit=limit_of(summary),
         parts=rows_of_sums(summary, _ALL if every else _ROWS),
         most=_ALL if every else MOST_PLACES,
-        typed=typed,
+        typed=typed_alike(typed),
+        shared=bool(typed),
         projects=_ALL if every else _PROJECTS,
         wordings=1,
         width=console.width,
@@ -56,7 +57,7 @@ def print_screen(
 
 def print_typed(typed: Mapping[str, Sequence[TypedAgain]], console: Console) -> None:
     """Print what was typed in several sessions, by project."""
-    print_text(console, "typed.txt", typed=typed, projects=None, wordings=WORDINGS)
+    print_text(console, "typed.txt", typed=typed, wordings=WORDINGS)
 
 
 def print_text(console: Console, template: str, **values: Any) -> None:

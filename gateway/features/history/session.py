@@ -11,6 +11,7 @@ from msgspec import Struct
 from gateway.features.history.log_file import LogFile, Unread
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
+from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.steps import CONSULTS
 from gateway.text.secrets import mask_repeated
@@ -20,8 +21,6 @@ from gateway.wire.coerce import (
     as_mapping,
     as_number,
     as_text,
-    mapping_at,
-    mappings_at,
     text_at,
 )
 from gateway.wire.messages import digest_fields
@@ -104,15 +103,13 @@ class Session(FileFacts, kw_only=True):
     def answered(self, call_id: object, at: float | None, *, refused: bool) -> None:
         """Count the time of a call that has its result now: a call that asks the person, and one
         that the person refused, was waiting for the person."""
-        blocks: list[Fields] = []
-        if self.calls:
-            message = self.messages[self.calls[-1].position]
-            blocks = mappings_at(message, "content") + mappings_at(message, "tool_calls")
-        named = [
-            mapping_at(each, "function") or each for each in blocks if each.get("id") == call_id
-        ]
-        asks = any(CONSULTS.search(text_at(each, "name")) for each in named)
-        self.took("person" if refused or asks else "tool", at)
+        who = "person" if refused else "tool"
+        for made in self.calls[-1:]:
+            message = self.messages[made.position]
+            for call in read_calls(message, read_content(message.get("content"))):
+                if call.id == call_id and CONSULTS.search(call.name):
+                    who = "person"
+        self.took(who, at)
 
     def at(self, value: object) -> float | None:
         """Read a time stamp, extend the session's span to it, and return it."""

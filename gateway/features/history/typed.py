@@ -8,16 +8,18 @@ days, sessions and dates give the order."""
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.session import HumanTurn, Session
 from gateway.text.formatting import iso
-from gateway.text.sentences import content_words, meaning, singular
+from gateway.text.sentences import content_words, meaning, nearly_equal, singular
 from gateway.text.typed_sentences import TABLE, typed_sentences
 from gateway.values import FieldDict, Value
 
@@ -56,6 +58,15 @@ class TypedAgain(Value):
         return len({each.session.id for each in self.sentences})
 
     @property
+    def alike(self) -> "TypedAgain":
+        """Those that are nearly equal to one of them: to the one that most sessions agree with."""
+        groups = [
+            replace(self, sentences=[e for e in self.sentences if nearly_equal(e.words, one.words)])
+            for one in self.sentences
+        ]
+        return max(groups, key=lambda group: group.sessions)
+
+    @property
     def wordings(self) -> list[Typed]:
         """The newest sentence, then the shortest: one of each session, no words twice; the first
         few. Of those that contradict each other the newest of each, the newest last."""
@@ -75,6 +86,16 @@ def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[Typed
         projects[reading.place].append(reading)
     ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
     found = {place: [*typed_again(own), *contradictions(own)] for place, own in ordered}
+    return {place: entries for place, entries in found.items() if entries}
+
+
+def typed_alike(typed: Mapping[str, Sequence[TypedAgain]]) -> dict[str, list[TypedAgain]]:
+    """Of each project what was typed in nearly equal words in several sessions, and what
+    contradicts each other."""
+    found = {}
+    for place, entries in typed.items():
+        alike = [each if each.contradict else each.alike for each in entries]
+        found[place] = [each for each in alike if each.contradict or each.sessions > 1]
     return {place: entries for place, entries in found.items() if entries}
 
 

@@ -205,5 +205,5 @@ def test_typed_sentences_are_on_it_only_with_words(home: Path) -> None:
         log.user(f"never open draft PRs, says {CANARY} {number}").answer("Ok.").write(home)
     assert CANARY not in written(home)
     text = written(home, "--with-words", "--force")
-    assert "Typed in several sessions" in text
+    assert "Typed in nearly the same words in several sessions" in text
     assert f"<q>never open draft PRs, says {CANARY} 2</q> (Feb 4, 2026)" in text

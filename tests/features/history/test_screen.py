@@ -408,6 +408,8 @@ OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": 
         (told("", {"plan": STATED}), {"how": "answered", "open_items": 2}),
         (told("todowrite", {"todos": STATED}, {"todos": []}), {"open_items": 0}),
         (told("update_todo", {"todos": "- [x] one\n- [ ] two"}), {"open_items": 1}),
+        (told("update_plan", {"plan": STATED}, {"plan": "1. Then the rest."}), {"open_items": 2}),
+        (told("update_plan", {"plan": STATED}, {"x": {"plan": []}}), {"open_items": 2}),
         (told("create_order", {"plan": [{"status": "shipped"}]}), {"open_items": 0}),
         (tasks("completed"), {"how": "answered", "open_items": 1}),
         (tasks("in_progress"), {"how": "answered", "open_items": 2}),

@@ -51,27 +51,45 @@ def test_what_was_typed_again_is_listed_in_its_own_words(home: Path, capsys: Cap
         "why is the footer grey?",
     )
     out = printed(capsys, "typed")
-    assert "What was typed in several sessions of shop:" in out
-    assert "1. draft, pr: 2 times in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
+    assert "typed in several sessions of shop; they need not mean the same:" in out
+    assert "1. draft, pr: 2 sentences in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
     assert '"and again no draft PR please" (Feb 4: show 00000000 --steps 0)' in out
     assert '"never open draft PRs, i review real ones." (Feb 3: show 00000000 --steps 0)' in out
     assert "header" not in out
     assert "footer" not in out
 
 
-def test_the_first_screen_ends_with_it(home: Path, capsys: Capture) -> None:
-    """The newest wording of each entry, and the command for the others."""
-    sessions(home, "push to a draft PR", "open a draft PR")
+def test_the_first_screen_ends_with_what_was_typed_in_nearly_equal_words(
+    home: Path, capsys: Capture
+) -> None:
+    """The newest wording, how often and in how many sessions; a sentence that shares two words and
+    says something else is counted in the list of `typed` alone, which the screen names."""
+    texts = (
+        "please open a draft PR",
+        "is the draft PR of last week merged?",
+        "open a draft PR now",
+    )
+    sessions(home, *texts, "open a draft PR")
     out = printed(capsys)
-    assert '1. draft, pr: 2 times in 2 sessions, Feb 3, 2026 to Feb 4, 2026 "open a draft' in out
-    assert "push to a draft" not in out
-    assert "All of it, with other wordings: gateway history typed" in out
+    assert "Typed in nearly the same words in several sessions of shop: 1. draft, pr: 3 sen" in out
+    assert '3 sessions, Feb 3, 2026 to Feb 6, 2026 "open a draft PR" (Feb 6' in out
+    assert "merged" not in out
+    assert "typed in other words: gateway history typed" in out
+    assert "1. draft, pr: 4 sentences in 4 sessions" in printed(capsys, "typed")
+
+
+def test_sentences_that_share_two_words_were_not_typed_again(home: Path, capsys: Capture) -> None:
+    """The first screen says nothing of them but how to read them."""
+    sessions(home, "do we push the checkpoint branch?", "name the branch of that checkpoint here")
+    out = printed(capsys)
+    assert "Typed in nearly" not in out
+    assert "gateway history typed" in out
 
 
 def test_names_that_english_does_not_have_join_sentences(home: Path, capsys: Capture) -> None:
     """A team's own tool says how work is done, whatever else the sentence is about."""
     sessions(home, "ask coderabbit for its opinion", "what opinion has coderabbit?", "no opinion")
-    assert "1. coderabbit, opinion: 2 times in 2 sessions" in printed(capsys, "typed")
+    assert "1. coderabbit, opinion: 2 sentences in 2 sessions" in printed(capsys, "typed")
 
 
 def test_what_is_typed_on_more_days_comes_first(home: Path, capsys: Capture) -> None:
