@@ -2,22 +2,30 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import orjson
+from msgspec import Struct
 from pydantic import BaseModel, create_model
 
 from gateway.api.params import Parameters, names_of, read_model, read_parameters, refuse_unknown
 from gateway.auth.access import Access, Gate
-from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, Send, read_body
+from gateway.endpoints.body import (
+    ClientGone,
+    DisconnectWatch,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_whole,
+)
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.text.sanitize import without_folders
 from gateway.values import FieldDict, Fields, T, frozen
 from gateway.wire.coerce import as_json_value
-from gateway.wire.headers import header
+from gateway.wire.headers import RawHeaders, header
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -63,8 +71,7 @@ class ApiRequest(Generic[P]):
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
+class ApiResponse(Struct, frozen=True):
     """An answer."""
 
     payload: Any = None  # written as JSON; None with `chunks`
@@ -78,8 +85,7 @@ class ApiResponse:
 Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """A documented body."""
 
     type: Any  # any that pydantic can describe; None: there is no body
@@ -225,7 +231,8 @@ class Resource:
             # A client that leaves the stream is no error.
             with suppress(ClientGone):
                 async with DisconnectWatch(receive, exchange) as watch:
-                    await send(_head(response, None))
+                    head = {"status": response.status, "headers": _headers(response)}
+                    await send({"type": "http.response.start", **head})
                     async for chunk in response.chunks:
                         more = {"type": "http.response.body", "body": chunk, "more_body": True}
                         await send(more)
@@ -237,8 +244,7 @@ class Resource:
             body = b""
         else:
             body = orjson.dumps(payload, default=as_json_value)
-        await send(_head(response, len(body)))
-        await send({"type": "http.response.body", "body": body})
+        await send_whole(send, response.status, _headers(response), body)
 
 
 _WORDS = {"POST": "add", "PUT": "replace", "PATCH": "change", "DELETE": "delete"}
@@ -306,12 +312,9 @@ def unavailable(error: StoreError) -> GatewayError:
     return unusable(message, "store_unavailable", error.label, ("retry-after", "1"))
 
 
-def _head(response: ApiResponse, length: int | None) -> FieldDict:
-    headers = [
+def _headers(response: ApiResponse) -> RawHeaders:
+    return [
         (b"content-type", response.media.encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
     ]
-    if length is not None and response.status != 204:
-        headers.append((b"content-length", str(length).encode()))
-    return {"type": "http.response.start", "status": response.status, "headers": headers}

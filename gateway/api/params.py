@@ -5,10 +5,10 @@ Each field is one parameter of the query, of the path (where the path names it) 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -51,8 +51,7 @@ M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=Parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """Annotation of a text that must be one of `options`, which may be computed."""
 
     options: Sequence[str]  # may be computed, after the annotation was made

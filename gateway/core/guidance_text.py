@@ -113,8 +113,6 @@ def sanitise(text: str, limit: int) -> str:
 class Same(Generic[T]):
     """A value as a cache key by identity, which costs no comparison of contents."""
 
-    __slots__ = ("value",)
-
     def __init__(self, value: T):
         self.value = value
 

@@ -22,7 +22,7 @@ from gateway.core.edits import (
     MessageRole,
     SystemAppend,
 )
-from gateway.core.guidance_choice import STANDING, Decided, Item
+from gateway.core.guidance_choice import STANDING, Decided
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import KEPT_THERE, GuidanceState, Injection, Place
 from gateway.core.guidance_text import ADVISORY, FRAME_OPEN, frame
@@ -133,7 +133,8 @@ def _new_injections(
     at_head = []
     at_tail = []
     for item in decided.items:
-        pinned = _is_pinned(item)
+        # It holds for all of a run, and not for its newest step.
+        pinned = item.tier is Tier.E3 or item.source == STANDING
         if pinned and any(item.text in block.text for block in replayed):
             continue  # the conversation's earlier run has brought it
         if head is not None and (tail is None or (pinned and settings.placement != "tail")):
@@ -154,11 +155,6 @@ def _kept_there(block: Injection, step: int) -> Injection:
     """The block; one of an earlier step is with the server, which has stored it."""
     kept = block.place != "system" and block.step < step
     return replace(block, offset=KEPT_THERE) if kept else block
-
-
-def _is_pinned(item: Item) -> bool:
-    """True for what holds for all of a run, and not for its newest step."""
-    return item.tier is Tier.E3 or item.source == STANDING
 
 
 class _Body:

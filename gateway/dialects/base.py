@@ -471,8 +471,6 @@ def reference_of(item: Any) -> str | None:
 class ResolvedReferences(MessagesView):
     """A history with references replaced by the known items, on access."""
 
-    __slots__ = ("_items", "_known")
-
     def __init__(self, items: Sequence[Any], known: Fields):
         self._items = items
         self._known = known
@@ -487,8 +485,6 @@ class ResolvedReferences(MessagesView):
 
 class WithFirst(MessagesView):
     """A list after one first element, `times` over; costs the same for any list and number."""
-
-    __slots__ = ("_first", "_rest", "_times")
 
     def __init__(self, first: Any, rest: Sequence[Any], times: int = 1):
         self._first = first

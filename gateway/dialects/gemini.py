@@ -343,7 +343,10 @@ def chat_messages(contents: Sequence[Any], system: Any = None) -> list[FieldDict
         if message.get("role") == "assistant":
             calls = [block for block in blocks if block.get("type") == "tool_use"]
             waiting = [(call.get("id"), f"call_{len(made)}_{i}") for i, call in enumerate(calls)]
-            listed = [_chat_call(*pair) for pair in zip(waiting, calls, strict=True)]
+            listed = []
+            for (_, name), call in zip(waiting, calls, strict=True):
+                function = {"name": call["name"], "arguments": json.dumps(call["input"])}
+                listed.append({"id": name, "type": "function", "function": function})
             text = "".join([part.get("text", "") for part in said])
             reply: FieldDict = {"role": "assistant", "content": text or None}
             made.append({**reply, "tool_calls": listed} if listed else reply)
@@ -358,11 +361,6 @@ def chat_messages(contents: Sequence[Any], system: Any = None) -> list[FieldDict
         if said:
             made.append({"role": "user", "content": said})
     return made
-
-
-def _chat_call(waiting: tuple[Any, str], call: Fields) -> FieldDict:
-    function = {"name": call["name"], "arguments": json.dumps(call["input"])}
-    return {"id": waiting[1], "type": "function", "function": function}
 
 
 def _chat_part(block: Fields) -> list[FieldDict]:

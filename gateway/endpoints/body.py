@@ -210,7 +210,13 @@ async def send_json(send: Send, status: int, payload: Any) -> None:
 
 async def send_bytes(send: Send, status: int, body: bytes, content_type: bytes) -> None:
     """Send one answer of any media type."""
-    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send_whole(send, status, [(b"content-type", content_type)], body)
+
+
+async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes = b"") -> None:
+    """Send one answer with the length of its body, which is all there."""
+    if status != 204:  # RFC 9110 section 8.6: such an answer has no length
+        headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

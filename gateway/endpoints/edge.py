@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.auth.other_sites import CONTROL, BrowserGuard
 from gateway.dialects import BEDROCK, MESSAGES
-from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
+from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send, send_whole
 from gateway.errors import BadRequest, GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo
 from gateway.observability.logging import get_logger
@@ -63,8 +63,7 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
         answer.append((b"access-control-allow-headers", wanted))
     if header(asked, b"access-control-request-private-network") == b"true":
         answer.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": answer})
-    await send({"type": "http.response.body", "body": b""})
+    await send_whole(send, 204, answer)
 
 
 _OTHER_FORM = re.compile(r"/v1/messages(?:/|$)|/v1\w*/projects/|(/model/)")
@@ -220,9 +219,7 @@ class _Answer:
         if not any(name == b"content-type" for name, _ in headers):
             headers.append((b"content-type", b"application/json"))
         headers = [h for h in headers if h[0] != b"content-length"]
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self.send({"type": "http.response.start", "status": exc.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        await send_whole(self.send, exc.status, headers, body)
 
     def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
         exchange = self._exchange

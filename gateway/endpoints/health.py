@@ -11,6 +11,7 @@ from gateway.endpoints.body import (
     refuse_websocket,
     send_bytes,
     send_json,
+    send_whole,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import MethodNotAllowed, NotFound
@@ -98,8 +99,7 @@ async def front_door(scope: Scope, receive: Receive, send: Send) -> None:
         await not_found(scope, receive, send)
     scope[EXCHANGE].route = "dashboard"
     headers = [(b"location", b"/dashboard"), (b"cache-control", b"no-store"), (b"vary", b"accept")]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send_whole(send, 303, headers)
 
 
 class OnlyMethods:

@@ -6,7 +6,6 @@ import time
 import orjson
 
 from gateway.auth.authenticator import Authenticator
-from gateway.auth.keys import Principal
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, send_json
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
@@ -45,7 +44,13 @@ class ModelsEndpoint:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             self._rights.require_route(services, principal, "/models")
-            call = _listing(headers, scope["query_string"], principal)
+            call = UpstreamCall(
+                method="GET",
+                path="/models",
+                headers=[h for h in headers if h[0] != b"accept-encoding"],
+                query=scope["query_string"],
+                key_headers=principal.key_headers,
+            )
             started = time.perf_counter()
             try:
                 async with DisconnectWatch(receive, exchange), asyncio.timeout(_LIST_WAIT_S):
@@ -75,16 +80,6 @@ class ModelsEndpoint:
             return
         scope[EXCHANGE].route = "models"
         await send_json(send, 200, _own(model))
-
-
-def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> UpstreamCall:
-    return UpstreamCall(
-        method="GET",
-        path="/models",
-        headers=[h for h in headers if h[0] != b"accept-encoding"],
-        query=query,
-        key_headers=principal.key_headers,
-    )
 
 
 async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
@@ -168,8 +168,7 @@ class PassThrough:
         return asked if polls else None, stored.echoes.find(*asked)
 
 
-@dataclass(slots=True)
-class _Answering:
+class _Answering(Struct):
     """Relays the answer to one request."""
 
     runtime: Runtime  # what lives as long as the process

@@ -21,6 +21,7 @@ from gateway.endpoints.body import (
     asks_for_websocket,
     raw_path_of,
     refuse_websocket,
+    send_whole,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.rights_without_keys import rights
@@ -182,9 +183,7 @@ async def _relay_refusal(answer: Handshake, send: Send) -> None:
     """The upstream's own error, as an ordinary answer."""
     lower = [(name.lower(), value) for name, value in answer.headers]
     headers = [h for h in end_to_end(lower) if h[0] != b"content-length"]
-    headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send_whole(send, answer.status, headers, answer.body)
 
 
 def accept(exchange: Exchange, answer: Handshake, client: Streams) -> Streams:

@@ -6,7 +6,6 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
 STATE_COLOURS = {"FAST": "green", "NORMAL": "cyan", "SLOW": "yellow", "SKIP": "red"}
@@ -183,8 +182,3 @@ def progress_bar(err: TextIO) -> Progress:
         disable=not err.isatty(),
         transient=True,
     )
-
-
-def print_line(console: Console, text: str, style: str) -> None:
-    """Print text as it is, whatever marks of styles it holds."""
-    console.print(Text(text, style=style))

@@ -359,7 +359,8 @@ class DeploymentTable:
         self._keys_required = keys_required
         self._targets = _Targets(settings, env)
         self.default = self._targets.default
-        self._at_openai = providers.is_openai(self.default.api_base.host)
+        own = tuple(providers.TABLE["hosts"]["openai"])
+        self._at_openai = f".{self.default.api_base.host}".endswith(own)
         self.seats = Seats(settings.default_upstream, env)
         self._by_name: dict[str, list[Target]] = {}
         self._by_pattern = lru_cache(_MATCHES_KEPT)(self._matched)

@@ -76,11 +76,6 @@ _FILED_AS = {"bedrock_converse": "bedrock"}
 _NEARLY = 0.88  # similarity of a typo: `llama3` and `ollama` have .83, `opnai` and `openai` .91
 
 
-def is_openai(host: str) -> bool:
-    """Whether a host is OpenAI's own."""
-    return f".{host}".endswith(tuple(TABLE["hosts"]["openai"]))
-
-
 def is_tabled(provider: str) -> bool:
     """Whether a provider is in one of the two tables here."""
     return provider in OPENAI_COMPATIBLE or provider in TRANSLATED_PROVIDERS

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
+from msgspec import Struct, field
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, Event, Message, TextMessage
 from wsproto.frame_protocol import CloseReason
@@ -32,13 +32,12 @@ _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
 
 
-@dataclass(slots=True)
-class Handshake:
+class Handshake(Struct):
     """The upstream's answer to a request for a WebSocket."""
 
     status: int = 0  # 101: accepted; any other: refused, and the connection is closed
     reason: bytes = b""  # phrase behind the status
-    headers: RawHeaders = field(default_factory=list)  # as they came
+    headers: RawHeaders = []  # as they came
     body: bytes = b""  # of a refusal: why
     streams: Streams | None = None  # carry the frames; None after a refusal
 
@@ -102,8 +101,7 @@ def _streams(answer: Handover) -> Streams:
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-@dataclass(slots=True)
-class _Arriving:
+class _Arriving(Struct):
     """A message while its frames arrive."""
 
     # Not a list: a frame may have one byte, or none.

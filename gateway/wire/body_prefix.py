@@ -17,8 +17,6 @@ from gateway.wire.parsing import Loads, Span, array_spans, parse_object, parse_v
 class MessagesView(Sequence[Any]):
     """A sequence of messages; a subclass defines its length and `at`."""
 
-    __slots__ = ()
-
     @abstractmethod
     def at(self, index: int) -> Any:
         """The message at `index`, which is in [0, length)."""
@@ -46,8 +44,6 @@ class MessagesView(Sequence[Any]):
 
 class AsMappings(MessagesView):
     """Messages as placement reads them: a malformed one counts as empty."""
-
-    __slots__ = ("_messages",)
 
     def __init__(self, messages: Sequence[Any]):
         self._messages = messages
@@ -125,8 +121,6 @@ class BodyPrefix(Value):
 
 class KnownMessages(MessagesView):
     """The messages of a body whose first ones are known; those are parsed on access."""
-
-    __slots__ = ("_count", "_known", "_length", "_loads", "_raw", "_spans", "new")
 
     def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads):
         self._raw = raw

@@ -44,7 +44,8 @@ def brings_the_same(call: SeenCall, other: SeenCall) -> bool:
         return False
     if call.changes != other.changes:
         return False
-    if facts.answer.empty and asked.answer.empty and _seeks_the_same(facts, asked):
+    seeks_the_same = facts.tool == asked.tool and facts.sought == asked.sought
+    if facts.answer.empty and asked.answer.empty and facts.sought and seeks_the_same:
         return True
     if asked.answer.result != facts.answer.result or _names_its_own(call.action, other.action):
         return False
@@ -111,11 +112,6 @@ def _same_names(action: Action, earlier: Action) -> bool:
     own = _names(action)
     others = _names(earlier)
     return len(own & others) >= LEAST_NAMES and (own <= others or others <= own)
-
-
-def _seeks_the_same(facts: ActionFacts, asked: ActionFacts) -> bool:
-    """True if two searches of one tool are for the same term, however it is written."""
-    return facts.tool == asked.tool and bool(facts.sought) and facts.sought == asked.sought
 
 
 def _names(action: Action) -> frozenset[str]:

@@ -46,8 +46,6 @@ def calls_of(step: Step) -> Iterator[FormulaText]:
 class ReferenceSuite(Suite[FormulaText]):
     """The active reference monitors over one run."""
 
-    __slots__ = ()
-
     def __init__(self, settings: MonitorSettings):
         super().__init__(settings, settings)
 
@@ -62,8 +60,6 @@ class Streak:
     """Length of the newest run of equal tool names over the cap; a single call scores 0. Arguments
     are not compared, and steps without a call are passed over. Source: docs/names.md, the six
     monitors."""
-
-    __slots__ = ("_cap", "_length", "_name")
 
     def __init__(self, settings: MonitorSettings):
         self._cap = settings.streak_cap
@@ -86,8 +82,6 @@ class Streak:
 class CallCount:
     """Calls so far over the budget. Source: docs/names.md, the six monitors."""
 
-    __slots__ = ("_budget", "_calls")
-
     def __init__(self, settings: MonitorSettings):
         self._budget = settings.call_budget
         self._calls = 0
@@ -109,6 +103,7 @@ EDIT_TOOLS = frozenset({"edit", "write", "str_replace", "str_replace_editor"}) |
 REVERT_MARGIN = 0.10
 FULL_CYCLES = 2
 Trigrams = frozenset[tuple[str, str, str]]
+"""The distinct stretches of three characters, each as a triple (faster to make than text)."""
 _STRETCH = re.compile(r"[\w./\\\-]+")
 _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 
@@ -117,8 +112,6 @@ class EditRevert:
     """1 for a newest edit that is nearer to the last but one than to the last; failed edits of one
     file in a row give 0.5 for the first and 1 from the second, and never expire. An error of any
     step marks the newest edit so far. Source: docs/names.md, the six monitors."""
-
-    __slots__ = ("_before", "_cycles", "_failed", "_path", "_reverted", "_worst")
 
     def __init__(self, _settings: MonitorSettings):
         self._before: deque[Trigrams] = deque(maxlen=2)
@@ -142,7 +135,7 @@ class EditRevert:
                 self._worst = path
         self._path = path
         self._failed = False
-        newest = trigrams(text)
+        newest = frozenset(zip(text, text[1:], text[2:], strict=False))
         if len(self._before) == 2:
             first, second = self._before
             self._reverted = overlap(newest, first) > overlap(newest, second) + REVERT_MARGIN
@@ -167,11 +160,6 @@ def edited_path(text: str) -> str:
             if extension := _EXTENSION.match(name, at):
                 return name[: extension.end()]
     return ""
-
-
-def trigrams(text: str) -> Trigrams:
-    """The distinct stretches of three characters, each as a triple (faster to make than text)."""
-    return frozenset(zip(text, text[1:], text[2:], strict=False))
 
 
 def overlap(one: Trigrams, other: Trigrams) -> float:
@@ -209,8 +197,6 @@ _PLACEHOLDER = "#"
 class TestRepeat:
     """1 once two neighbouring failures of test steps have one signature; never expires. Steps that
     are no failing tests add nothing and break nothing. Source: docs/names.md, the six monitors."""
-
-    __slots__ = ("_last", "_repeated")
 
     def __init__(self, _settings: MonitorSettings):
         self._last = ""
@@ -264,8 +250,6 @@ class Diversity:
     """Distinct tools in the newest calls, once the run has made a minimum of calls. Strict
     alternation of two tools counts as healthy. Source: docs/names.md, the six monitors."""
 
-    __slots__ = ("_minimum", "_tail", "_total")
-
     def __init__(self, settings: MonitorSettings):
         self._minimum = settings.diversity_min_total
         self._tail: deque[str] = deque(maxlen=settings.diversity_window)
@@ -311,8 +295,6 @@ RATIO_SPAN = 3.0
 class Hedge:
     """Hedging phrases per word, late against early; after a retraction the score stays 1. Source:
     docs/names.md, the six monitors."""
-
-    __slots__ = ("_hedges", "_retraction", "_words")
 
     def __init__(self, _settings: MonitorSettings):
         # Sums after each thought, from which both halves follow without going back.

@@ -128,8 +128,6 @@ def alarm_severity(alarmed_steps: int) -> int:
 class RobustSuite(Suite[LedgerStep]):
     """The active monitors over the ledger of one run."""
 
-    __slots__ = ("_quiet", "_step", "_uncalled")
-
     def __init__(self, settings: MonitorSettings):
         super().__init__(settings, settings.robust)
         self._quiet = self._uncalled = self._step = 0

@@ -161,8 +161,6 @@ def _worst(entries: Sequence[Entry]) -> Entry | None:
 class LedgerScorer(ReadsLedger):
     """Scores the steps of one run by the table; `reason` is that of the newest step."""
 
-    __slots__ = ("_recovered", "reason")
-
     def __init__(self, _settings: DifficultySettings):
         self.reason = ""
         self._recovered: Entry | None = None

@@ -104,8 +104,6 @@ def heuristic_score(thought: str | None) -> float:
 class HeuristicScorer:
     """The reference formula over the thought text; keeps no state between steps."""
 
-    __slots__ = ()
-
     def __init__(self, _settings: DifficultySettings):
         pass
 

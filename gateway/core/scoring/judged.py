@@ -38,8 +38,6 @@ _ANSWER = re.compile(
 class JudgedScorer(ReadsLedger, Judgeable):
     """Uses the difficulty that a model gave, and the ledger's where the model gave none."""
 
-    __slots__ = ("_chain", "_own", "reason")
-
     def __init__(self, settings: DifficultySettings):
         self._own = LedgerScorer(settings)
         self.judged = NOT_JUDGED

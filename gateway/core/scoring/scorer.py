@@ -58,8 +58,6 @@ class ReadsLedger(ABC):
     """A scorer over the ledger that its run keeps. A class, not a protocol: `isinstance` with a
     protocol took 2 % of a request."""
 
-    __slots__ = ()
-
     @abstractmethod
     def push_read(self, read: LedgerStep) -> float:
         """Difficulty of a step that the run's ledger has read, after those read before it."""
@@ -67,8 +65,6 @@ class ReadsLedger(ABC):
 
 class Judgeable(ABC):
     """A scorer that uses scores given by a model: `judged` holds them."""
-
-    __slots__ = ("judged",)
 
     judged: Judged  # scores in [0, 1] that a model gave, by the key of the step
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from gateway.features.alerts.records import StoredAlert
 from gateway.features.alerts.store import AlertStore
@@ -13,8 +14,7 @@ _SHOWN = 5
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class AlertPart:
+class AlertPart(Struct, frozen=True):
     """The newest alerts, those of runs that the page shows left out."""
 
     template: ClassVar = "now_alerts.html"

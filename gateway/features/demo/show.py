@@ -21,7 +21,6 @@ from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE
 from gateway.features.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
-from gateway.text.formatting import print_line
 
 MODEL = "gpt-4o"
 PRICES = {"prompt_tokens": 2.5e-6, "completion_tokens": 10e-6}
@@ -151,7 +150,7 @@ def _print_calls(console: Console, run: list[Turn], notes: dict[int, Text]) -> N
             words = "the same two calls, with the same result each time"
         elif turns[1:]:
             words = "read " + ", ".join(turn.action.split()[1] for turn in turns)
-        print_line(console, f"{span:>6}  {words}", "")
+        console.print(Text(f"{span:>6}  {words}"))
     if run[-1].answer is None:
         console.print(
             f"        gave up after {MAX_CALLS} calls, the test still fails", style="bold red"

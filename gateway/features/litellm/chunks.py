@@ -5,8 +5,9 @@ whole instead of in pieces; the finish reason last, once, and only if the provid
 in a separate chunk, for a client that asked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.values import FieldDict, Fields
 from gateway.wire import toolcalls
@@ -126,15 +127,14 @@ def _is_of_server(id: Any) -> bool:
     return str(id or "").startswith(_SERVER_CALL)
 
 
-@dataclass(slots=True)
-class _Choice:
+class _Choice(Struct):
     calls: toolcalls.ToolCallStream  # tool calls, joined from their parts
     finish_reason: str | None = None  # None before the end
     thinking: str = ""  # text of the block of reasoning that is open
     thinking_blocks: int = 0  # blocks of reasoning so far
     reasoned: bool = False  # a part with reasoning came
     # indexes of calls that the provider makes itself
-    server_slots: set[Any] = field(default_factory=set)
+    server_slots: set[Any] = set()
 
 
 class ChunkStream:

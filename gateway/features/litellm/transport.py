@@ -13,10 +13,10 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from msgspec import Struct, field
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.features.litellm import readable
@@ -190,12 +190,11 @@ Send = Callable[[str, httpx.URL, RawHeaders, bytes], Awaitable[LaneResponse]]
 """The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Received:
+class Received(Struct, kw_only=True):
     """The last answer to a call, filled in while it is read."""
 
     status: int | None = None  # None before there is an answer
-    headers: RawHeaders = field(default_factory=list)  # end-to-end
+    headers: RawHeaders = []  # end-to-end
     error_body: bytes | None = None  # the decoded body of an answer of 400 and above
     tail: bytes = b""  # the end of what has been read, which may contain a streamed error event
     marked: bool = False  # whether an end mark has come
@@ -212,8 +211,7 @@ class Received:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class Destination:
+class Destination(Struct, kw_only=True):
     """The provider of a call and the hosts that its key may go to."""
 
     provider: str = ""  # LiteLLM's name of it
@@ -250,8 +248,7 @@ class Destination:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class ProviderCall:
+class ProviderCall(Struct, kw_only=True, eq=False):
     """One call to a provider as the network saw it; filled in while it runs."""
 
     send: Send  # gives a request to the connection pool
@@ -263,7 +260,7 @@ class ProviderCall:
     # the bytes that end a turn, for adapters that report every chunk as the last one
     end_marks: tuple[bytes, ...] = ()
     # the credentials that were sent, to be removed from error messages
-    secrets: set[str] = field(default_factory=set)
+    secrets: set[str] = set()
 
     def note_request(self, request: httpx.Request) -> None:
         """Begin an attempt, and remember the credentials it carries."""

@@ -27,7 +27,7 @@ _NAMES = SavedView.__struct_fields__
 _view = record_of(SavedView, _NAMES)
 _PUT = f"""
 {insert("saved_views", _NAMES)}
-ON CONFLICT (id) DO UPDATE SET {excluded(("name", "query"))} RETURNING {columns(_NAMES)}
+ON CONFLICT (id) DO UPDATE SET {excluded(("name", "query"))}
 """
 _REMOVE = "DELETE FROM saved_views WHERE id = :id RETURNING TRUE"
 _MOST = 100  # views that are listed
@@ -47,11 +47,9 @@ class ViewStore:
         sql = f"SELECT {columns(_NAMES)} FROM ({newest}) AS newest ORDER BY lower(name), id"
         return await self._engine.made(_view, sql, **bound)
 
-    async def put(self, view: SavedView) -> SavedView:
-        """Store a view; the name and query of one with the same id are replaced. The view as it is
-        stored."""
-        (row,) = await self._engine.write(_PUT, **row_of(view, _NAMES))
-        return _view(row)
+    async def put(self, view: SavedView) -> None:
+        """Store a view; of one with the same id, the name and the query are replaced."""
+        await self._engine.write(_PUT, **row_of(view, _NAMES))
 
     async def remove(self, view_id: str) -> bool:
         """Remove a view; False when there is none of this id."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from hashlib import sha256
 from itertools import chain
@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
+from msgspec import Struct
+
 from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
 from gateway.auth.access import Access, Gate
 from gateway.auth.hosts import host_name
 from gateway.auth.other_sites import refuse_other_origins
 from gateway.auth.sessions import SESSION_S
-from gateway.endpoints.body import Receive, Scope, Send, read_body
+from gateway.endpoints.body import Receive, Scope, Send, read_body, send_whole
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.hooks import given, paths
@@ -96,8 +98,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Struct, frozen=True):
     """One request for a page."""
 
     runtime: "Runtime"  # the process that answers
@@ -106,7 +107,7 @@ class Visit:
     scope: Scope  # of ASGI
     values: Fields  # parameters of the query, checked
     # fields that were sent; empty for a visit without a form
-    form: Texts = field(default_factory=dict)
+    form: Texts = {}
 
     @property
     def tenant(self) -> str | None:
@@ -190,8 +191,7 @@ class FileParameters(Parameters):
 _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 
-@dataclass(frozen=True, slots=True)
-class PageRoute:
+class PageRoute(Struct, frozen=True):
     """The address of a page."""
 
     path: str  # with `{name}` for parameters in it
@@ -331,7 +331,6 @@ async def _send(send: Send, page: Page) -> None:
     body = body or b""
     headers = [
         (b"content-type", page.media.encode()),
-        (b"content-length", str(len(body)).encode()),
         *SECURITY_HEADERS,
         *page.headers,
     ]
@@ -339,8 +338,7 @@ async def _send(send: Send, page: Page) -> None:
         headers.append((b"cache-control", b"no-store"))
     if page.location:
         headers.append((b"location", page.location.encode("ascii", "replace")))
-    await send({"type": "http.response.start", "status": page.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_whole(send, page.status, headers, body)
 
 
 _HOME = "/dashboard"

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from msgspec.structs import asdict
 
 from gateway.api.audit import act_view
-from gateway.api.operations import ApiRequest, ApiResponse, note
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, note
 from gateway.api.params import TenantParameter, Text
 from gateway.api.runs import RunParameters
 from gateway.calls.call import Call
@@ -31,7 +31,6 @@ from gateway.endpoints.relay import read_whole
 from gateway.errors import BadRequest, GatewayError, UpstreamFailure
 from gateway.exchange import Exchange, RequestInfo
 from gateway.features.pages.runs import StepParameter
-from gateway.features.pages.views import OPERATIONS as OPERATIONS
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.steering.transcript.content import without_guidance
@@ -44,6 +43,7 @@ from gateway.wire.coerce import as_int
 from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch
 
+OPERATIONS = Operations()
 _TRIES = "/api/runs/{run_id}/steps/{step}/tries"
 _MAXIMA = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_OUTPUT = 10**9  # a client may write any number as its maximum

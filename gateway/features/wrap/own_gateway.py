@@ -8,10 +8,12 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
@@ -122,8 +124,7 @@ class _Server(GatewayServer):
                             self.asked(found)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnGateway:
+class OwnGateway(Struct, frozen=True):
     """A gateway that serves in another thread of this process."""
 
     settings: Settings  # as it was started with

@@ -15,8 +15,10 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.data_files import read_toml
 from gateway.errors import ConfigError
@@ -29,18 +31,17 @@ _TABLE = read_toml(__package__, "clients.toml")
 COMMON: Texts = _TABLE["common"]  # set for every command
 
 
-@dataclass(frozen=True, slots=True)
-class WrappedClient:
+class WrappedClient(Struct, frozen=True):
     """One agent, and what it reads besides the common variables."""
 
     names: Sequence[str] = ()  # of its command
-    variables: Texts = field(default_factory=dict)  # of the environment, by name
+    variables: Texts = {}  # of the environment, by name
     # variable with the address of a provider of the user's, in whose place ours is put
     own: str = ""
     options: Sequence[str] = ()  # put right behind the command's name
     chatgpt: Sequence[str] = ()  # the same with a ChatGPT login
     # variables whose value is JSON; the user's own value is kept where this one says nothing
-    json: Fields = field(default_factory=dict)
+    json: Fields = {}
     by_hand: str = (
         ""  # what the user has to do, for a client that reads none of them; "" for others
     )

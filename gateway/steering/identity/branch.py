@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
+from hashlib import blake2b
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
+from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature
 from gateway.values import Texts, Value
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
@@ -408,7 +409,7 @@ def read_request(
     return Incoming(
         hashes=hashes,
         signature=signature(system, tools),
-        system=system_digest(system),
+        system=blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest(),
         calls=clean_call_ids(hashes.state.call_ids),
         has_tools=bool(tools),
         client_retry=client_retry,

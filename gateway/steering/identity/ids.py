@@ -79,11 +79,6 @@ def signature(system: str, tool_names: Iterable[str]) -> bytes:
     return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
 
 
-def system_digest(system: str) -> bytes:
-    """A digest of a whole system text, 8 bytes; an agent may change it between calls (dates)."""
-    return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
 @lru_cache(maxsize=512)
 def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
     """Cached, because an agent sends the same system text and tools with every call."""

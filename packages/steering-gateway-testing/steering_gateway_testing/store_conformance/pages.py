@@ -22,14 +22,14 @@ async def keeps_views_by_name(stores: Stores) -> None:
         id="v1", tenant=TENANT, author="Ada", name="slow", query="sort=duration", at=START
     )
     second = replace(first, id="v2", tenant="other", name="Failed", query="outcome=failure")
-    assert await views.put(first) == first
-    assert await views.put(second) == second
+    await views.put(first)
+    await views.put(second)
     assert await views.listed(None) == [second, first]
     assert await views.listed(TENANT) == [first]
     assert await views.listed("nobody") == []
     changed = replace(second, name="x", query="", tenant=TENANT, author="Bob", at=0.0)
     kept = replace(second, name="x", query="")
-    assert await views.put(changed) == kept
+    await views.put(changed)
     assert await views.listed(None) == [first, kept]
     assert await views.remove("v1")
     assert not await views.remove("v1")
