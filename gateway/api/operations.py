@@ -244,7 +244,7 @@ class Resource:
             body = b""
         else:
             body = orjson.dumps(payload, default=as_json_value)
-        await send_whole(send, response.status, _headers(response), body)
+        await send_whole(send, response.status, _headers(response), body=body)
 
 
 _WORDS = {"POST": "add", "PUT": "replace", "PATCH": "change", "DELETE": "delete"}

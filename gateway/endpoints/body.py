@@ -210,7 +210,7 @@ async def send_json(send: Send, status: int, payload: Any) -> None:
 
 async def send_bytes(send: Send, status: int, body: bytes, content_type: bytes) -> None:
     """Send one answer of any media type."""
-    await send_whole(send, status, [(b"content-type", content_type)], body)
+    await send_whole(send, status, [(b"content-type", content_type)], body=body)
 
 
 async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes = b"") -> None:

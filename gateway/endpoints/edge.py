@@ -219,7 +219,7 @@ class _Answer:
         if not any(name == b"content-type" for name, _ in headers):
             headers.append((b"content-type", b"application/json"))
         headers = [h for h in headers if h[0] != b"content-length"]
-        await send_whole(self.send, exc.status, headers, body)
+        await send_whole(self.send, exc.status, headers, body=body)
 
     def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
         exchange = self._exchange

@@ -183,7 +183,7 @@ async def _relay_refusal(answer: Handshake, send: Send) -> None:
     """The upstream's own error, as an ordinary answer."""
     lower = [(name.lower(), value) for name, value in answer.headers]
     headers = [h for h in end_to_end(lower) if h[0] != b"content-length"]
-    await send_whole(send, answer.status, headers, answer.body)
+    await send_whole(send, answer.status, headers, body=answer.body)
 
 
 def accept(exchange: Exchange, answer: Handshake, client: Streams) -> Streams:

@@ -338,7 +338,7 @@ async def _send(send: Send, page: Page) -> None:
         headers.append((b"cache-control", b"no-store"))
     if page.location:
         headers.append((b"location", page.location.encode("ascii", "replace")))
-    await send_whole(send, page.status, headers, body)
+    await send_whole(send, page.status, headers, body=body)
 
 
 _HOME = "/dashboard"
