@@ -14,13 +14,13 @@ from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
 from gateway.hooks import given
 from gateway.stores.exchanges import AnswerStore, RawStore
-from gateway.stores.protocols import RunStore, Signals, StateStore, StoreUnavailable
+from gateway.stores.protocols import Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.changes import ChangeStore
 from gateway.stores.sql.controls import ControlStore
 from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.sessions import SessionStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
@@ -107,7 +107,7 @@ def stores_over(engine: Engine, states: StateStore) -> Stores:
     """The stores of a database with SQL."""
     return Stores(
         states=states,
-        runs=SQLRunStore(engine),
+        runs=RunStore(engine),
         patterns=PatternStore(engine),
         learning=LearningStore(engine),
         raw=RawStore(engine),

@@ -22,8 +22,9 @@ from gateway.observability.logging import get_logger
 from gateway.stores.controls import STEERING, Control, alarm_subject
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import StoreError
 from gateway.stores.sql.controls import ControlStore
+from gateway.stores.sql.runs import RunStore
 from gateway.values import Texts
 
 _log = get_logger("gateway.control")

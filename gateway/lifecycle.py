@@ -15,16 +15,9 @@ from gateway.core.step import Action, Step
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.steering.runs_of_transcript import ConversationFold
-from gateway.stores.protocols import (
-    RESYNC,
-    STEP,
-    WATCHING,
-    RunStore,
-    Signals,
-    StoreError,
-    StoreUnreachable,
-)
+from gateway.stores.protocols import RESYNC, STEP, WATCHING, Signals, StoreError, StoreUnreachable
 from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
+from gateway.stores.sql.runs import RunStore
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.litellm_package import WITHOUT_LITELLM

@@ -11,7 +11,8 @@ from gateway.config.storage import StorageSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import StoreError
+from gateway.stores.sql.runs import RunStore
 
 _DAY_S = 86_400.0
 _NEWEST = PageRequest(limit=1, sort="updated_at")

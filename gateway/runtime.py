@@ -32,8 +32,9 @@ from gateway.observability.otel import open_telemetry
 from gateway.retention import Retention
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
-from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
+from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.watched import StoreHealth, WatchedStates
 from gateway.tasks import Unfinished, loading, off_loop, spawn
 from gateway.values import FieldDict

@@ -36,10 +36,10 @@ from gateway.errors import NotFound
 from gateway.reporting import trace_state, wrong_alarms
 from gateway.stores import filters, health, lists
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.protocols import RunStore
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.severity import SeverityWord
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 from gateway.values import FieldDict, T

@@ -56,8 +56,9 @@ from gateway.services import Services
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.exchanges import AnswerRecord, AnswerStore, RawCall
-from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict
+from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+from gateway.stores.sql.runs import RunStore
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.upstream.retries import AT_OTHER_TARGET

@@ -37,7 +37,7 @@ from gateway.steering.identity import Identity, Incoming, PrefixHashRef, child_i
 from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.call_json import decoded, encoded
-from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.protocols import StateStore, StoreError
 from gateway.stores.reads import Reads
 from gateway.stores.records import (
     CallRecord,
@@ -46,6 +46,7 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.stores.sql.runs import RunStore
 from gateway.values import FieldDict
 
 _log = get_logger("gateway.conversations")

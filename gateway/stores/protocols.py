@@ -2,18 +2,10 @@
 
 Every store must pass the checks of `steering_gateway_testing.store_conformance`."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
-from gateway.stores.filters import FACET_RUNS, Facets, RunFilter
-from gateway.stores.health import HEALTH_RUNS, HealthSummary
-from gateway.stores.lists import ConversationPage, NewestRuns, PageRequest, RunPage
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.totals import ExperimentRun
-from gateway.stores.traces import RunTrace
-from gateway.stores.under_way import LiveQuery, LiveRun
-from gateway.stores.usage import UsagePoint, UsageQuery
 from gateway.values import Texts, frozen
 
 # Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
@@ -137,85 +129,6 @@ class StateStore(Protocol):
         """Finish the accepted operations, then refuse more. A second call does nothing."""
 
 
-class RunStore(Protocol):
-    """The run log. `tenant` None means every tenant; every method may raise StoreError."""
-
-    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
-        """One page of the runs that match. Raises: ValueError for an invalid cursor."""
-
-    async def count_runs(self, runs: RunFilter) -> int:
-        """Number of runs that match."""
-
-    async def newest_runs(self, runs: RunFilter) -> NewestRuns:
-        """The newest SPREAD_RUNS runs that match: their spread, and their sessions."""
-
-    async def index_results(self) -> bool:
-        """Bring the results of some newest steps into what `RunFilter.search` finds; whether more
-        are waiting. A search of runs brings in up to 1,000 steps by itself."""
-
-    async def get_run(
-        self,
-        run_id: str,
-        *,
-        tenant: str | None,
-        content: bool = True,
-        after_step: int = -1,
-        limit: int | None = None,
-    ) -> RunTrace | None:
-        """One run with its steps above `after_step`, up to `limit` of them; None when the tenant
-        has no such run. `content` False: steps without their texts; the text of guidance is
-        included."""
-
-    async def set_outcome(
-        self, run_id: str, outcome: str, *, source: str, tenant: str | None
-    ) -> bool:
-        """Set success, failure or other; False when the tenant has no run of that id. Raises:
-        ValueError for another outcome."""
-
-    async def list_conversations(
-        self,
-        *,
-        tenant: str | None,
-        external_key: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> ConversationPage:
-        """One page of conversations, newest first. Raises: ValueError for an invalid cursor."""
-
-    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        """Values that occur in the `newest` runs, and all experiments."""
-
-    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
-        """The health of the `newest` runs that match, as one summary; see `RunFilter.summed`."""
-
-    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
-        """The runs that have neither ended nor an outcome, that of the newest call first."""
-
-    async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        """Calls and runs summed by time, in order of time and name, without empty buckets and
-        imported runs. Raises: ValueError for a dimension that the store keeps no sums of."""
-
-    async def experiment_runs(
-        self, experiment: str | None, *, tenant: str | None, since: float | None = None
-    ) -> list[ExperimentRun]:
-        """The live runs of an experiment, or of all (None), from `since` on, oldest first."""
-
-    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
-        """The runs that match with their steps, oldest first, read a few at a time."""
-
-    async def prune(
-        self,
-        *,
-        older_than: float | None = None,
-        max_bytes: int | None = None,
-        active_since: float | None = None,
-        keep: Sequence[str] = (),
-    ) -> PruneReport:
-        """Remove runs and conversations last updated before `older_than` (seconds since the epoch),
-        then the least recently updated ones until at most `max_bytes` are in use, except those
-        updated since `active_since`. Conversations in `keep`, and their runs, stay."""
-
-
 # Called with the kind of a signal and its ids; with RESYNC after signals may have been missed.
 OnSignal = Callable[[str, Texts], None]
 RESYNC = "resync"
@@ -236,21 +149,3 @@ class Signals(Protocol):
 
     async def follow(self, on_signal: OnSignal) -> None:
         """Listen without end; a lost connection is made again."""
-
-
-# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
-_EXPORT_PAGE = 200
-
-
-async def exported(store: RunStore, runs: RunFilter, *, content: bool) -> AsyncIterator[RunTrace]:
-    """See RunStore.export_runs. A run that is removed during the export is left out."""
-    page = PageRequest(limit=_EXPORT_PAGE, descending=False)
-    while True:
-        found = await store.list_runs(runs, page)
-        for run in found.runs:
-            trace = await store.get_run(run.id, tenant=run.tenant, content=content)
-            if trace is not None:
-                yield trace
-        if found.next_cursor is None:
-            return
-        page = replace(page, cursor=found.next_cursor)

@@ -21,7 +21,7 @@ from gateway.features.keys.records import KeyRecord
 from gateway.features.keys.store import KeyStore
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import SORT_KEYS, PageRequest, RunPage
-from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
+from gateway.stores.protocols import StateStore, StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -31,6 +31,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.patterns import PatternStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.totals import RunRecord, RunTotals
 from gateway.stores.traces import RunTrace
 

@@ -40,8 +40,8 @@ from gateway.stores.learning import (
     SettledDecision,
     StoredLesson,
 )
-from gateway.stores.protocols import RunStore
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.text.formatting import counted
 from gateway.values import Texts
 

@@ -16,9 +16,9 @@ from gateway.steering.evidence.results import EMPTY
 from gateway.steering.transcript.interventions import AfterAnswer, Intervention, said_in
 from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.protocols import RunStore
 from gateway.stores.records import StepContent, StepRow
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.totals import DERIVED, RunRecord
 from gateway.stores.traces import RunTrace
 from gateway.tasks import off_loop

@@ -33,9 +33,10 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.stores.filters import LIVE, RunFilter
 from gateway.stores.learning import LessonFilter, NearOutcome, StoredLesson
 from gateway.stores.lists import PageRequest
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import StoreError
 from gateway.stores.records import CallRecord
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.traces import RunTrace
 from gateway.tasks import off_loop
 from gateway.values import frozen

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import inf, nextafter
 
@@ -44,7 +45,7 @@ from gateway.stores.lists import (
     decode_cursor,
     encode_cursor,
 )
-from gateway.stores.protocols import PruneReport, StoreError, exported
+from gateway.stores.protocols import PruneReport, StoreError
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import (
@@ -118,18 +119,21 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
+# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
+_EXPORT_PAGE = 200
 _BATCHES = 5  # of results that a search brings in before it looks: a second at most
 _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0.0 END"
 
 
-class SQLRunStore:
-    """`RunStore` over an engine."""
+class RunStore:
+    """The run log. `tenant` None means every tenant; every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._forms = engine.forms
 
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
+        """One page of the runs that match. Raises: ValueError for an invalid cursor."""
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
@@ -157,6 +161,7 @@ class SQLRunStore:
         return RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
     async def count_runs(self, runs: RunFilter) -> int:
+        """Number of runs that match."""
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
@@ -164,6 +169,7 @@ class SQLRunStore:
         return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def newest_runs(self, runs: RunFilter) -> NewestRuns:
+        """The newest SPREAD_RUNS runs that match: their spread, and their sessions."""
         await self._before_search(runs)
         values: FieldDict = {}
         condition = where(runs, values, self._forms)
@@ -181,6 +187,8 @@ class SQLRunStore:
         )
 
     async def index_results(self) -> bool:
+        """Bring the results of some newest steps into what `RunFilter.search` finds; whether more
+        are waiting. A search of runs brings in up to 1,000 steps by itself."""
         statement = self._engine.upkeep.index_results
         done = await self._engine.transact(lambda c: c.value(statement), patient=True)
         return bool(done == STEPS_AT_ONCE)
@@ -203,6 +211,9 @@ class SQLRunStore:
         after_step: int = -1,
         limit: int | None = None,
     ) -> RunTrace | None:
+        """One run with its steps above `after_step`, up to `limit` of them; None when the tenant
+        has no such run. `content` False: steps without their texts; the text of guidance is
+        included."""
         values: FieldDict = {"id": run_id}
         condition = where(RunFilter(tenant=tenant), values, self._forms)
         run = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE r.id = :id AND {condition}"
@@ -232,6 +243,8 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
+        """Set success, failure or other; False when the tenant has no run of that id. Raises:
+        ValueError for another outcome."""
         if outcome not in OUTCOMES:
             known = ", ".join(OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
@@ -251,6 +264,7 @@ class SQLRunStore:
         limit: int = 50,
         cursor: str | None = None,
     ) -> ConversationPage:
+        """One page of conversations, newest first. Raises: ValueError for an invalid cursor."""
         page = PageRequest(limit=limit, cursor=cursor)
         at: float | None = None
         values: FieldDict = {"after_id": None}
@@ -277,21 +291,27 @@ class SQLRunStore:
         return ConversationPage(conversations=found, next_cursor=last)
 
     async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
+        """Values that occur in the `newest` runs, and all experiments."""
         runs = RunFilter(tenant=tenant)
         return await self._engine.read(partial(facets, runs, newest, self._forms))
 
     async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
+        """The health of the `newest` runs that match, as one summary; see `RunFilter.summed`."""
         return await self._engine.view(partial(_summarize, runs.summed, newest, self._forms))
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+        """The runs that have neither ended nor an outcome, that of the newest call first."""
         return await self._engine.view(partial(_live_runs, query, self._forms))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
+        """Calls and runs summed by time, in order of time and name, without empty buckets and
+        imported runs. Raises: ValueError for a dimension that the store keeps no sums of."""
         return await self._engine.view(partial(usage_of, query, self._forms))
 
     async def experiment_runs(
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[ExperimentRun]:
+        """The live runs of an experiment, or of all (None), from `since` on, oldest first."""
         values: FieldDict = {}
         wanted = RunFilter(tenant=tenant, experiment=experiment, since=since)
         condition = where(wanted.summed, values, self._forms)
@@ -309,8 +329,21 @@ class SQLRunStore:
             after = "(r.started_at, r.id) > (:after, :after_id)"
             values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
-    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
-        return exported(self, runs, content=content)
+    async def export_runs(
+        self, runs: RunFilter, *, content: bool = True
+    ) -> AsyncIterator[RunTrace]:
+        """The runs that match with their steps, oldest first, read a few at a time. A run that is
+        removed during the export is left out."""
+        page = PageRequest(limit=_EXPORT_PAGE, descending=False)
+        while True:
+            found = await self.list_runs(runs, page)
+            for run in found.runs:
+                trace = await self.get_run(run.id, tenant=run.tenant, content=content)
+                if trace is not None:
+                    yield trace
+            if found.next_cursor is None:
+                return
+            page = replace(page, cursor=found.next_cursor)
 
     async def prune(
         self,
@@ -320,6 +353,9 @@ class SQLRunStore:
         active_since: float | None = None,
         keep: Sequence[str] = (),
     ) -> PruneReport:
+        """Remove runs and conversations last updated before `older_than` (seconds since the epoch),
+        then the least recently updated ones until at most `max_bytes` are in use, except those
+        updated since `active_since`. Conversations in `keep`, and their runs, stay."""
         # The rows to remove are selected by reads, which delay no commit; each transaction removes
         # one batch.
         engine = self._engine

@@ -26,9 +26,10 @@ from gateway.features.learning.verdicts import Verdicts, opening_words, typed_at
 from gateway.observability.logging import get_logger
 from gateway.steering.transcript.message_kinds import ACCEPTING, agent_words
 from gateway.stores.learning import ANSWERS, JOBS, READER, JobLimits, OutcomeRow, ReaderJob
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import StoreError
 from gateway.stores.records import StepRow
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.traces import RunTrace
 from gateway.values import Texts, Value
 
