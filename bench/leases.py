@@ -18,7 +18,7 @@ from gateway.backends import open_stores
 from gateway.budget_interface import Amounts
 from gateway.config import Secret
 from gateway.config.storage import StorageSettings
-from gateway.features.budgets.accounts import AccountKey, Claim, Settlement, Wanted
+from gateway.features.budgets.accounts import AccountKey, Claim, Report, Wanted
 from gateway.features.budgets.leases import BudgetLedger
 from gateway.features.budgets.settings import BudgetControl
 from gateway.features.budgets.store import SQLBudgetStore
@@ -104,11 +104,11 @@ async def measure(delay_s: float, calls: int, limit: int) -> dict[str, Any]:
                 held = await ledger.reserve(
                     Claim(id="c", at=time.time(), estimate=CALL, accounts=(wanted,))
                 )
-                passed += not held.outcome.refusals
-                refused += bool(held.outcome.refusals)
-                if not held.outcome.refusals:
+                passed += not held.refusals
+                refused += bool(held.refusals)
+                if not held.refusals:
                     await asyncio.sleep(0)
-                    end = Settlement(claim=held.claim, actual=CALL)
+                    end = Report(spent=CALL)
                     await ledger.settle(held, end)
 
         began = time.monotonic()

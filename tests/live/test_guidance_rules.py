@@ -15,7 +15,7 @@ import pytest
 from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.library.memory import PatternCopy
 from gateway.stores.patterns import VectorSearch
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, RETRIED, run_log
 from steering_gateway_testing.control_plane import CONTROL
@@ -198,7 +198,7 @@ class Audit:
                 broken.append(f"monitor texts {given.kinds}")
         return broken
 
-    async def gates(self, log: SQLRunStore) -> None:
+    async def gates(self, log: RunStore) -> None:
         """Check every search against the recorded readings of its step and the two before."""
         for (run_id, step), call in self._searched.items():
             found = await log.get_run(run_id, tenant=None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
@@ -38,7 +38,7 @@ async def _kill_and_look(path: Path, rounds: int, draw: random.Random) -> None:
         for run_id, step, version in _killed_after(path, number, draw.uniform(0, 0.2)):
             acknowledged[run_id] = (step, version)
         database = await Database.open(StorageSettings(path=str(path)))
-        states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
+        states, runs = SQLStateStore(SQLiteEngine(database)), RunStore(SQLiteEngine(database))
         assert await database.read(lambda c: c.pragma("integrity_check")) == "ok"
         for run_id, (step, version) in acknowledged.items():
             conversation_id = run_id.replace("r", "c")

@@ -19,7 +19,7 @@ from gateway.stores.lists import PageRequest
 from gateway.stores.patterns import VectorSearch
 from gateway.stores.protocols import StoreFull
 from gateway.stores.records import StepContent
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite import connection as connections
 from gateway.stores.sqlite.connection import one_view
@@ -93,10 +93,10 @@ async def test_two_databases_in_one_process_are_separate() -> None:
     """Two gateways in one process share nothing; a closed one leaves nothing to the next."""
     async with in_memory() as one, in_memory() as other:
         assert await SQLStateStore(SQLiteEngine(one)).commit(one_run(1)) == 1
-        assert await SQLRunStore(SQLiteEngine(one)).count_runs(RunFilter()) == 1
-        assert await SQLRunStore(SQLiteEngine(other)).count_runs(RunFilter()) == 0
+        assert await RunStore(SQLiteEngine(one)).count_runs(RunFilter()) == 1
+        assert await RunStore(SQLiteEngine(other)).count_runs(RunFilter()) == 0
     async with in_memory() as later:
-        assert await SQLRunStore(SQLiteEngine(later)).count_runs(RunFilter()) == 0
+        assert await RunStore(SQLiteEngine(later)).count_runs(RunFilter()) == 0
 
 
 async def test_nothing_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ async def test_it_grows_to_its_limit_and_is_pruned_below_it(
     monkeypatch.setattr(connections, "MEMORY_LIMIT_BYTES", 2 * 2**20)
     monkeypatch.setattr("gateway.stores.sqlite.engine.MEMORY_LIMIT_BYTES", 2 * 2**20)
     async with in_memory() as database:
-        states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
+        states, runs = SQLStateStore(SQLiteEngine(database)), RunStore(SQLiteEngine(database))
         step = a_first_step(content=StepContent(thought="x" * 50_000))
         commits = (states.commit(one_run(number, steps=(step,))) for number in range(60))
         results = [await asyncio.gather(commit, return_exceptions=True) for commit in commits]

@@ -25,7 +25,7 @@ from gateway.stores.filters import RunFilter
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.migrations import Migration
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import MIGRATIONS, Database, applied_to
@@ -67,7 +67,7 @@ def _schema(connection: apsw.Connection) -> list[Any]:
 async def test_the_first_versions_file_still_works(oldest: str) -> None:
     """A file of the first version opens, returns its data, and stores new calls."""
     database = await _open(oldest)
-    states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
+    states, runs = SQLStateStore(SQLiteEngine(database)), RunStore(SQLiteEngine(database))
     (conversation,) = await states.branches(records.TENANT, "k")
     assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
     heads = await states.find_prefix_hashes(records.TENANT, records.history("task", 5))
@@ -361,7 +361,7 @@ async def test_stored_runs_are_found_by_their_words(path: str) -> None:
     await database.close()
     database = await _open(path)
     engine = SQLiteEngine(database)
-    runs = SQLRunStore(engine)
+    runs = RunStore(engine)
     for words in ("mend bridge", "failing", '"a b"'):
         assert await runs.count_runs(RunFilter(search=words)) == 1, words
     change = "UPDATE steps SET content = replace(content, 'failing', 'flaky')"

@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.filters import RunFilter
 from gateway.stores.records import CallRecord, PromptMessage
 from gateway.stores.redact import encodable, omit
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
@@ -131,7 +131,7 @@ async def test_a_large_record_holds_no_small_one_up(tmp_path: Path) -> None:
             assert not large.done()
             going_on.set()
             assert await large == 1
-        trace = await SQLRunStore(engine).get_run("r0001", tenant=records.TENANT)
+        trace = await RunStore(engine).get_run("r0001", tenant=records.TENANT)
         assert trace is not None
         assert trace.steps[0].content is not None
         stored = trace.steps[0].content.messages[0].text

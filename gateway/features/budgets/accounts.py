@@ -113,31 +113,6 @@ class Refusal(Value):
     metric: str  # the limit that it would exceed, or STORE_AWAY
 
 
-class Reserved(Value):
-    """The answer to a claim. A binding claim that was refused has reserved nothing."""
-
-    accounts: tuple[Account, ...]  # as they were before the claim, in its order
-    refusals: tuple[Refusal, ...] = ()  # empty for a claim that was admitted
-
-
-class Settlement(Value):
-    """The end of a claim."""
-
-    claim: Claim  # the reservation that it gives back
-    actual: Amounts  # what the call used
-    unpriced: bool = False  # the cost is unknown and counts as 0
-    estimated: bool = False  # `actual` is an estimate, because the provider reported no usage
-
-    @property
-    def guessed(self) -> Amounts:
-        """The part of `actual` that is estimated."""
-        if self.estimated:
-            return self.actual
-        if self.unpriced:
-            return Amounts(usd=self.actual.usd)
-        return NOTHING
-
-
 class Lease(Value):
     """Amounts of an account that one gateway holds."""
 
@@ -167,7 +142,7 @@ class Report(Value):
 
     spent: Amounts = NOTHING  # by calls that have ended since the last report
     estimated: Amounts = NOTHING  # the part of `spent` that is estimated
-    unpriced: int = 0  # calls of unknown price
+    unpriced: int = 0  # calls of unknown price, whose cost counts as 0 or is estimated
     # estimates of ended calls that other gateways had reserved, by the gateway
     moved: Mapping[str, Amounts] = {}
 
@@ -262,14 +237,13 @@ def opened(wanted: Wanted, at: float) -> Account:
     )
 
 
-def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
-    """The accounts that refuse the claim, in its order."""
-    refusals = tuple(
+def refusals_of(accounts: Sequence[Account], claim: Claim) -> tuple[Refusal, ...]:
+    """The accounts that refuse the claim, in its order; none for one that is admitted."""
+    return tuple(
         Refusal(key=account.key, metric=metric)
         for account, wanted in zip(accounts, claim.accounts, strict=True)
         if (metric := refused_by(account, wanted, claim))
     )
-    return Reserved(accounts=tuple(accounts), refusals=refusals)
 
 
 def granted(account: Account, wanted: Wanted, asked: Wish) -> Amounts:

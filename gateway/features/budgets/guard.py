@@ -16,10 +16,9 @@ from gateway.exchange import Exchange
 from gateway.features.budgets.accounts import (
     Account,
     Claim,
-    Reserved,
-    Settlement,
-    decide,
+    Report,
     opened,
+    refusals_of,
     waits_for_others,
 )
 from gateway.features.budgets.estimate import Estimate, Estimator
@@ -128,7 +127,7 @@ class BudgetGuard:
         advice = advice_of(found)
         if not advice.cheaper:
             claim = self._claim(applied, estimate, binding=True)
-            refused = [refusal.key for refusal in decide(accounts, claim).refusals]
+            refused = [refusal.key for refusal in refusals_of(accounts, claim)]
             advice = structs.replace(advice, cheaper=fallback_model(applied, refused))
         return advice
 
@@ -150,16 +149,16 @@ class BudgetGuard:
         if estimate.unpriced:
             self._check_unpriced(applied, model, binding=binding)
         held = await self._reserve(applied, estimate, binding=binding)
-        pairs = zip(applied, held.outcome.accounts, strict=True)
+        pairs = zip(applied, held.accounts, strict=True)
         standings = tuple(standing(each, account, now) for each, account in pairs)
         found = {each.account.key: each for each in standings}
-        refused = bool(held.outcome.refusals and binding and held.claim.binding)
-        for refusal in held.outcome.refusals if refused else ():
+        refused = bool(held.refusals and binding and held.claim.binding)
+        for refusal in held.refusals if refused else ():
             found[refusal.key] = structs.replace(found[refusal.key], refuses=True)
         for each in found.values():
             self.reached(each, subject)
         if refused:
-            refusal = held.outcome.refusals[0]
+            refusal = held.refusals[0]
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
             budget = worst.applied.budget
@@ -177,7 +176,7 @@ class BudgetGuard:
             would_stop={
                 (one := found[refusal.key]).applied.budget.name: used_up(one, refusal.metric, now)
                 + raise_it(one, refusal.metric)
-                for refusal in held.outcome.refusals
+                for refusal in held.refusals
             },
         )
 
@@ -219,8 +218,7 @@ class BudgetGuard:
         return Spending(guard=self, admission=admission, exchange=exchange)
 
     def left_open(self, values: list[Fields], exchange: Exchange) -> "LeftOpen":
-        nothing = Reserved(accounts=())
-        held = [Held(claim=convert(each, Claim), outcome=nothing, stored=True) for each in values]
+        held = [Held(claim=convert(each, Claim), stored=True) for each in values]
         return LeftOpen(guard=self, claims=tuple(held), exchange=exchange)
 
     async def _reserve(
@@ -234,16 +232,16 @@ class BudgetGuard:
         while True:
             claim = self._claim(applied, estimate, binding=binding)
             held = await self.ledger.reserve(claim)
-            accounts = {account.key: account for account in held.outcome.accounts}
+            accounts = {account.key: account for account in held.accounts}
             wanted = {each.wanted.key: each.wanted for each in applied}
-            refusals = held.outcome.refusals
+            refusals = held.refusals
             waits = all(
                 waits_for_others(accounts[r.key], wanted[r.key], claim, metric=r.metric)
                 for r in refusals
             )
             if not (binding and refusals and waits):
                 return held
-            if spent != (spent := [each.spent for each in held.outcome.accounts]):
+            if spent != (spent := [each.spent for each in held.accounts]):
                 ends_at = time.monotonic() + _LONGEST_WAIT_S
             if time.monotonic() >= ends_at:
                 keys = [r.key for r in refusals if not accounts[r.key].leased.of(r.metric)]
@@ -273,7 +271,7 @@ class BudgetGuard:
             return True
         known = structs.replace(estimate, amounts=more, guessed=False)
         held = await self.ledger.reserve(self._claim(admission.applied, known, binding=binding))
-        if held.outcome.refusals and binding:
+        if held.refusals and binding:
             return False
         admission.held.append(held)
         return True
@@ -312,15 +310,16 @@ class BudgetGuard:
             actual = sum((each.claim.estimate for each in held), NOTHING)
         elif unpriced:
             actual = self._priced(actual)
+        guessed = NOTHING
+        if estimated:
+            guessed = actual
+        elif unpriced:
+            guessed = Amounts(usd=actual.usd)
+        used = Report(spent=actual, estimated=guessed, unpriced=int(unpriced))
         accounts = tuple[Account, ...]()
-        for index, each in enumerate(held):
-            end = Settlement(
-                claim=each.claim,
-                actual=NOTHING if index else actual,
-                unpriced=unpriced and not index,
-                estimated=estimated and not index,
-            )
-            accounts = await self.ledger.settle(each, end)
+        for each in held:
+            accounts = await self.ledger.settle(each, used)
+            used = Report()  # the first claim has all that the call used
         return accounts
 
     def _budgets(self, subject: CallSubject) -> Sequence[BudgetSettings]:

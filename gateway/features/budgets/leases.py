@@ -25,13 +25,11 @@ from gateway.features.budgets.accounts import (
     Refusal,
     Renewal,
     Report,
-    Reserved,
-    Settlement,
     Stored,
     Wanted,
     Wish,
-    decide,
     opened,
+    refusals_of,
     refused_by,
 )
 from gateway.features.budgets.settings import BudgetControl
@@ -89,10 +87,11 @@ def _listed(
 
 
 class Held(Value):
-    """A claim that was decided."""
+    """A claim that was decided. A binding one that was refused has reserved nothing."""
 
     claim: Claim  # the estimate on all accounts of a call
-    outcome: Reserved  # accounts before it, and refusals
+    accounts: tuple[Account, ...] = ()  # as they were before the claim, in its order
+    refusals: tuple[Refusal, ...] = ()  # empty for a claim that was admitted
     stored: bool  # within leases of the store; else in memory only
 
 
@@ -302,36 +301,32 @@ class BudgetLedger:
             if not await self._renew(lacking):
                 stored = False
                 break
-        outcome = decide([each.view() for each in leases], claim)
-        if not stored and claim.binding:
+        accounts = tuple([each.view() for each in leases])
+        refusals = refusals_of(accounts, claim)
+        if not stored and claim.binding and not refusals:
             away = [each.wanted.key for each in lacking if each.wanted.hard]
             refusals = tuple([Refusal(key=key, metric=STORE_AWAY) for key in away])
-            outcome = structs.replace(outcome, refusals=outcome.refusals or refusals)
-        if not (outcome.refusals and claim.binding):
+        if not (refusals and claim.binding):
             low = [each for each in leases if each.take(claim)]
             if low and not self._failing:
                 self._begin(low)
-        return Held(claim=claim, outcome=outcome, stored=stored and self._shared)
+        stored = stored and self._shared
+        return Held(claim=claim, accounts=accounts, refusals=refusals, stored=stored)
 
-    async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
-        """End a claim; the accounts after it. The store has it with the next renewal."""
+    async def settle(self, held: Held, used: Report) -> tuple[Account, ...]:
+        """End a claim with what its call used; the accounts after it. The store has it with the
+        next renewal."""
         claim = held.claim
         after = []
         for wanted in claim.accounts:
             lease = self._lease(wanted, claim.at)
-            moved = {}
+            ended = used
             if claim.lease == self.id:
                 lease.end(claim.estimate)
             elif claim.lease:
-                moved = {claim.lease: claim.estimate}
-            ended = Report(
-                spent=settlement.actual,
-                estimated=settlement.guessed,
-                unpriced=int(settlement.unpriced),
-                moved=moved,
-            )
+                ended = structs.replace(used, moved={claim.lease: claim.estimate})
             lease.report = lease.report.plus(ended)
-            lease.own = lease.own + settlement.actual
+            lease.own = lease.own + used.spent
             after.append(lease.view())
         return tuple(after)
 

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.core.guidance_text import FRAME_OPEN
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.traces import RunTrace
@@ -165,11 +165,11 @@ def _message(answer: httpx.Response) -> Message | None:
 
 
 @asynccontextmanager
-async def run_log(path: Path) -> AsyncIterator[SQLRunStore]:
+async def run_log(path: Path) -> AsyncIterator[RunStore]:
     """The run log of a database that a gateway may be writing to."""
     database = await Database.open(StorageSettings(path=str(path)))
     try:
-        yield SQLRunStore(SQLiteEngine(database))
+        yield RunStore(SQLiteEngine(database))
     finally:
         await database.close()
 

@@ -18,7 +18,6 @@ from gateway.features.budgets.accounts import (
     Lease,
     Renewal,
     Report,
-    Settlement,
     Wanted,
     Wish,
     renewed,
@@ -67,9 +66,9 @@ def claim(clock: Clock, limit: int = LIMIT, **more: Any) -> Claim:
     return Claim(id="c", at=clock.now, estimate=CALL, accounts=(wanted,))
 
 
-def end(held: Held) -> Settlement:
+def end(held: Held) -> Report:
     """The end of a call that used what it was expected to."""
-    return Settlement(claim=held.claim, actual=CALL)
+    return Report(spent=CALL)
 
 
 def test_a_renewal_that_is_sent_again_changes_nothing() -> None:
@@ -129,12 +128,12 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         ledger, own = ledgers[which], under_way[which]
         if step == "call":
             held = await ledger.reserve(claim(clock))
-            if not held.outcome.refusals and held.stored:
+            if not held.refusals and held.stored:
                 own.append(held)
                 passed += 1
-            elif not held.outcome.refusals:
+            elif not held.refusals:
                 given = ledger.handed_over(held)
-                failed = Settlement(claim=given.claim, actual=Amounts())
+                failed = Report()
                 await ledgers[which - 1].settle(given, failed)
         elif step == "settle" and own:
             await ledger.settle(own[0], end(own.pop(0)))
@@ -250,6 +249,6 @@ async def test_a_hard_budget_refuses_while_the_store_is_away() -> None:
         await ledger.reserve(claim(clock, limit=40, hard=hard))
         store.away = True
         found = [await ledger.reserve(claim(clock, limit=40, hard=hard)) for _ in range(3)]
-        metrics = [held.outcome.refusals[0].metric for held in found if held.outcome.refusals]
+        metrics = [held.refusals[0].metric for held in found if held.refusals]
         assert [held.stored for held in found] == [True, False, False]
         assert metrics == ([STORE_AWAY] * 2 if hard else [])

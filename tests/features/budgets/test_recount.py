@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.runs import RunStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -99,7 +99,7 @@ async def series(storage: StorageSettings, query: UsageQuery) -> list[UsagePoint
     """The time series, read by a store of its own."""
     database = await Database.open(storage)
     try:
-        return await SQLRunStore(SQLiteEngine(database)).usage(query)
+        return await RunStore(SQLiteEngine(database)).usage(query)
     finally:
         await database.close()
 

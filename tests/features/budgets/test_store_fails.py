@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.budget_interface import Amounts
-from gateway.features.budgets.accounts import AccountKey, Change, Claim, Renewal, Settlement, Wanted
+from gateway.features.budgets.accounts import AccountKey, Change, Claim, Renewal, Report, Wanted
 from gateway.features.budgets.leases import BudgetLedger, MemoryBudgets
 from gateway.features.budgets.settings import BudgetControl
 from gateway.stores.protocols import StoreBusy
@@ -59,9 +59,9 @@ async def spend(ledger: BudgetLedger, numbers: Sequence[int]) -> list[bool]:
     passed = []
     for number in numbers:
         held = await ledger.reserve(claim(number))
-        passed.append(not held.outcome.refusals)
+        passed.append(not held.refusals)
         if passed[-1]:
-            end = Settlement(claim=held.claim, actual=CALL)
+            end = Report(spent=CALL)
             await ledger.settle(held, end)
     return passed
 
