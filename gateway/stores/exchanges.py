@@ -68,6 +68,9 @@ class RawCall:
     response: bytes  # body that came back, decompressed; as far as it arrived
 
 
+_raw_call = record_of(RawCall, _FOUND)
+
+
 class RawStore:
     """Raw calls of runs. Every method may raise StoreError. Whoever puts bodies compresses them."""
 
@@ -90,11 +93,9 @@ class RawStore:
 
     async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
         """The call at a step; None when it was not kept, was removed, or is another tenant's."""
-        place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
-        rows = await self._engine.fetch(_FIND_RAW, **place)
-        if rows:
-            return record_of(RawCall, _FOUND)(rows[0])
-        return None
+        return await self._engine.first(
+            _raw_call, _FIND_RAW, run_id=run_id, step_index=step_index, tenant=tenant
+        )
 
 
 class RawKeeper:

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -15,15 +14,7 @@ from gateway.values import Value, frozen
 MAX_PAGE = 1000
 
 # The sort keys of a list of runs; an unknown cost sorts below zero.
-SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
-    "started_at": lambda run: run.started_at,
-    "updated_at": lambda run: run.updated_at,
-    "duration": lambda run: run.duration_s,
-    "steps": lambda run: run.totals.steps,
-    "tokens": lambda run: run.totals.input_tokens + run.totals.output_tokens,
-    "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
-    "peak": lambda run: run.totals.composite_peak,
-}
+SORT_KEYS = ("started_at", "updated_at", "duration", "steps", "tokens", "cost", "peak")
 
 
 @frozen
@@ -48,9 +39,12 @@ class PageRequest:
             return None
         return decode_cursor(self.cursor)
 
-    def cursor_after(self, run: RunRecord) -> str:
-        """The cursor of the page that starts after `run`."""
-        return encode_cursor(SORT_KEYS[self.sort](run), run.id)
+    @property
+    def order(self) -> tuple[str, str]:
+        """The order of the list in SQL, and the sign between a row and the one before it."""
+        if self.descending:
+            return "DESC", "<"
+        return "ASC", ">"
 
 
 def encode_cursor(value: float, key: str) -> str:

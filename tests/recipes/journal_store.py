@@ -20,7 +20,7 @@ from gateway.config.storage import StorageSettings
 from gateway.features.keys.records import KeyRecord
 from gateway.features.keys.store import KeyStore
 from gateway.stores.filters import RunFilter
-from gateway.stores.lists import SORT_KEYS, PageRequest, RunPage
+from gateway.stores.lists import PageRequest, RunPage
 from gateway.stores.protocols import StateStore, StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -189,7 +189,7 @@ class JournalRuns:
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
         records = (run.record for run in self._journal.runs.values())
         found = [record for record in records if runs.tenant in (None, record.tenant)]
-        found.sort(key=SORT_KEYS[page.sort], reverse=page.descending)
+        found.sort(key=lambda run: run.started_at, reverse=page.descending)
         return RunPage(runs=tuple(found[: page.limit]), next_cursor=None)
 
     async def count_runs(self, runs: RunFilter) -> int:

@@ -161,8 +161,7 @@ class ChangeStore:
 
     async def judged(self, experiment: str) -> int:
         """The runs of an experiment or a pilot whose success or failure is known."""
-        (found,) = await self._engine.fetch(_JUDGED, experiment=experiment)
-        return int(found[0])
+        return await self._engine.number(_JUDGED, experiment=experiment)
 
 
 def persons_name(stated: str) -> str:

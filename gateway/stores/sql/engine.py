@@ -195,6 +195,17 @@ class Engine(ABC):
         """Run one statement that only reads, and return its rows."""
         return await self.read(lambda connection: connection.fetch(statement, **values))
 
+    async def number(self, statement: str, /, **values: Any) -> int:
+        """The whole number that a statement gives which only reads."""
+        return int((await self.fetch(statement, **values))[0][0])
+
+    async def first(self, make: Callable[[Row], T], statement: str, /, **values: Any) -> T | None:
+        """`make` of the first row of a statement that only reads; None without one."""
+        rows = await self.fetch(statement, **values)
+        if rows:
+            return make(rows[0])
+        return None
+
     async def made(self, make: Callable[[Row], T], statement: str, /, **values: Any) -> list[T]:
         """`make` of each row of a statement that only reads; many rows delay nothing else."""
 

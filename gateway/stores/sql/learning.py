@@ -281,24 +281,25 @@ class LearningStore:
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         """The tenant's own or the shared lesson of that id."""
-        found = await self._engine.fetch(_LESSON, pattern_id=pattern_id, tenant=tenant)
-        if found:
-            return stored_lesson(found[0])
-        return None
+        return await self._engine.first(
+            stored_lesson, _LESSON, pattern_id=pattern_id, tenant=tenant
+        )
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
     ) -> bool:
         """Change the status of the lesson of exactly this owner; False when it has that status."""
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-        moved = await self._engine.write(_MOVE, **which, status=status.value, reason=reason, at=at)
+        moved = await self._engine.write(
+            _MOVE, tenant=tenant, pattern_id=pattern_id, status=status.value, reason=reason, at=at
+        )
         await self._report(len(moved))
         return bool(moved)
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""
-        which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
-        return await self._engine.made(_evidence, _SUPPORT, **which)
+        return await self._engine.made(
+            _evidence, _SUPPORT, tenant=tenant, pattern_id=pattern_id, limit=limit
+        )
 
     async def marks(self, tenant: str | None) -> list[EvidenceRow]:
         """The calls at which people want to be reminded of rules, oldest first."""
@@ -317,8 +318,10 @@ class LearningStore:
 
     async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
         """Take back a mark; False if there is none."""
-        which = {"tenant": tenant, "pattern_id": pattern_id, "run_id": run_id}
-        return bool(await self._engine.write(_UNMARK, **which, step_index=step_index))
+        gone = await self._engine.write(
+            _UNMARK, tenant=tenant, pattern_id=pattern_id, run_id=run_id, step_index=step_index
+        )
+        return bool(gone)
 
     async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
         """Remove what was learned from a run, its jobs in the reader, and the lessons that no
@@ -414,13 +417,15 @@ class LearningStore:
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
         """The decisions about a lesson in every run, oldest first."""
-        which = {"owner": owner, "pattern_id": pattern_id, "version": version}
-        return await self._engine.made(_settled, _DECISIONS, **which, limit=limit)
+        return await self._engine.made(
+            _settled, _DECISIONS, owner=owner, pattern_id=pattern_id, version=version, limit=limit
+        )
 
     async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
         """The verdicts on the runs of a lesson's decisions, oldest first."""
-        which = {"owner": owner, "pattern_id": pattern_id, "version": version}
-        return await self._engine.made(_verdict, _VERDICTS_OF, **which)
+        return await self._engine.made(
+            _verdict, _VERDICTS_OF, owner=owner, pattern_id=pattern_id, version=version
+        )
 
     async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
         """The decisions of a run whose near outcome is not known yet, in step order; with
@@ -490,10 +495,7 @@ class LearningStore:
 
     async def job(self, kind: str, key: str) -> ReaderJob | None:
         """The job of this kind and key."""
-        rows = await self._engine.fetch(_ONE_JOB, kind=kind, key=key)
-        if rows:
-            return _job(rows[0])
-        return None
+        return await self._engine.first(_job, _ONE_JOB, kind=kind, key=key)
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
         """Number of jobs in each state."""
@@ -504,8 +506,7 @@ class LearningStore:
 async def _learn(
     pattern: Pattern, evidence: Sequence[EvidenceRow], connection: Connection
 ) -> tuple[bool, int]:
-    which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
-    known = await connection.value(_KNOWN, **which)
+    known = await connection.value(_KNOWN, pattern_id=pattern.pattern_id, tenant=pattern.tenant)
     # A gateway may have read the run before it was forgotten.
     kept = [
         row

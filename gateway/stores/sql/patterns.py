@@ -205,7 +205,7 @@ class PatternStore:
         self._space = number
         self._dimensions = dimensions
         lacking = f"SELECT count(*) FROM patterns AS p {self._joined} WHERE {_LACKING}"
-        return int((await self._engine.fetch(lacking))[0][0])
+        return await self._engine.number(lacking)
 
     async def add(self, entries: Sequence[_Entry]) -> list[tuple[Added, str]]:
         """Store patterns, all or none; returns for each the result and its id. A pattern whose
@@ -387,7 +387,7 @@ class PatternStore:
 
     async def count(self) -> int:
         """Number of patterns."""
-        return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
+        return await self._engine.number("SELECT count(*) FROM patterns")
 
     def _check(self, *vectors: Vector[float] | None) -> None:
         """Compare the vectors' dimensions with the open space's. Raises: SpaceMismatch."""

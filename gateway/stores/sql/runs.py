@@ -135,44 +135,38 @@ class RunStore:
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
         """One page of the runs that match. Raises: ValueError for an invalid cursor."""
         await self._before_search(runs)
-        values: FieldDict = {}
-        condition = where(runs, values, self._forms)
+        condition, values = where(runs, self._forms)
         key = SORTS[page.sort]
-        order = "ASC"
-        if page.descending:
-            order = "DESC"
+        order, sign = page.order
         if (after := page.after()) is not None:
-            values["after"] = float(after[0])
-            values["after_id"] = after[1]
-            sign = ">"
-            if page.descending:
-                sign = "<"
+            values |= {"after": float(after[0]), "after_id": after[1]}
             condition += f" AND ({key}, r.id) {sign} (:after, :after_id)"
         listed = f"ORDER BY {key} {order}, r.id {order}"
         # The page first: rows of all columns, with their conversations, take longer to sort.
         sql = f"""
-            SELECT {RUN} FROM {RUNS} WHERE r.pk IN (
+            SELECT {RUN}, {key} FROM {RUNS} WHERE r.pk IN (
                 SELECT r.pk FROM runs AS r WHERE {condition} {listed} LIMIT {page.limit + 1}
             ) {listed}
         """
-        found = await self._engine.made(run_of, sql, **values)
-        shown = tuple(found[: page.limit])
-        more = len(found) > page.limit
-        return RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
+        found = await self._engine.made(lambda row: (run_of(row[:-1]), row[-1]), sql, **values)
+        last = None
+        if len(found) > page.limit:
+            run, place = found[page.limit - 1]
+            last = encode_cursor(place, run.id)
+        return RunPage(runs=tuple([run for run, _ in found[: page.limit]]), next_cursor=last)
 
     async def count_runs(self, runs: RunFilter) -> int:
         """Number of runs that match."""
         await self._before_search(runs)
-        values: FieldDict = {}
-        condition = where(runs, values, self._forms)
-        sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
-        return int((await self._engine.fetch(sql, **values))[0][0])
+        condition, values = where(runs, self._forms)
+        return await self._engine.number(
+            f"SELECT count(*) FROM runs AS r WHERE {condition}", **values
+        )
 
     async def newest_runs(self, runs: RunFilter) -> NewestRuns:
         """The newest SPREAD_RUNS runs that match: their spread, and their sessions."""
         await self._before_search(runs)
-        values: FieldDict = {}
-        condition = where(runs, values, self._forms)
+        condition, values = where(runs, self._forms)
         sql = f"""
             SELECT {_DURATION}, r.cost_usd, r.calls, r.started_at, {SESSION}
             FROM {RUNS} WHERE {condition}
@@ -214,8 +208,7 @@ class RunStore:
         """One run with its steps above `after_step`, up to `limit` of them; None when the tenant
         has no such run. `content` False: steps without their texts; the text of guidance is
         included."""
-        values: FieldDict = {"id": run_id}
-        condition = where(RunFilter(tenant=tenant), values, self._forms)
+        condition, values = where(RunFilter(tenant=tenant), self._forms)
         run = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {INJECTIONS} FROM injections {_WINDOW}, ordinal"
@@ -225,7 +218,7 @@ class RunStore:
             last = min(MAX_INT, after_step + limit)
 
         async def work(connection: Connection) -> RunTrace | None:
-            found = await connection.row(run, **values)
+            found = await connection.row(run, id=run_id, **values)
             if found is None:
                 return None
             *row, pk = found
@@ -248,8 +241,8 @@ class RunStore:
         if outcome not in OUTCOMES:
             known = ", ".join(OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
-        values: FieldDict = {"id": run_id, "new": outcome, "source": source}
-        condition = where(RunFilter(tenant=tenant), values, self._forms)
+        condition, values = where(RunFilter(tenant=tenant), self._forms)
+        values |= {"id": run_id, "new": outcome, "source": source}
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -312,9 +305,8 @@ class RunStore:
         self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[ExperimentRun]:
         """The live runs of an experiment, or of all (None), from `since` on, oldest first."""
-        values: FieldDict = {}
         wanted = RunFilter(tenant=tenant, experiment=experiment, since=since)
-        condition = where(wanted.summed, values, self._forms)
+        condition, values = where(wanted.summed, self._forms)
         found: list[ExperimentRun] = []
         after = "TRUE"
         while True:
@@ -359,7 +351,7 @@ class RunStore:
         # The rows to remove are selected by reads, which delay no commit; each transaction removes
         # one batch.
         engine = self._engine
-        before = await _used(engine)
+        before = await engine.number(engine.upkeep.used)
         if not await engine.upkeep.begin():
             return PruneReport(conversations=0, runs=0, bytes_before=before, bytes_after=before)
         by_id = f"SELECT pk FROM conversations WHERE {engine.forms.among('id', 'keep', 'text')}"
@@ -375,7 +367,7 @@ class RunStore:
             conversations=work.conversations,
             runs=work.runs,
             bytes_before=before,
-            bytes_after=await _used(engine),
+            bytes_after=await engine.number(engine.upkeep.used),
         )
 
 
@@ -383,8 +375,7 @@ async def _summarize(
     runs: RunFilter, newest: int, forms: SqlForms, connection: Connection
 ) -> HealthSummary:
     """The summary of the newest runs that match."""
-    values: FieldDict = {}
-    condition = where(runs, values, forms)
+    condition, values = where(runs, forms)
     fetch = partial(connection.fetch, **values)
     newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
     within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
@@ -414,11 +405,11 @@ async def _summarize(
 async def _live_runs(
     query: LiveQuery, forms: SqlForms, connection: Connection
 ) -> tuple[LiveRun, ...]:
-    values: FieldDict = {}
     wanted = RunFilter(tenant=query.tenant, since=query.begun, mode=LIVE)
+    condition, values = where(wanted, forms)
     sql = f"""
         SELECT {RUN}, r.pk FROM {RUNS}
-        WHERE {where(wanted, values, forms)} AND r.ended_at IS NULL
+        WHERE {condition} AND r.ended_at IS NULL
             AND r.outcome IS NULL AND r.updated_at >= :seen
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
     """
@@ -456,10 +447,6 @@ _OF_RUNS = {"raw_calls": "run_pk", "injections": "run_pk", "steps": "run_pk", "r
 _OF_CONVERSATIONS = {"items": "conversation_pk", "conversations": "pk"}
 
 
-async def _used(engine: Engine) -> int:
-    return int((await engine.fetch(engine.upkeep.used))[0][0])
-
-
 class _Round:
     """Removals of a round of retention. `kept`: the conversations that stay, with their runs."""
 
@@ -492,7 +479,7 @@ class _Round:
     async def make_room(self, limit: float, active_since: float) -> None:
         """Remove the least recently used until at most `limit` bytes are in use."""
         unused = "updated_at < :bound ORDER BY updated_at, pk"
-        surplus = await _used(self._engine) - limit
+        surplus = await self._engine.number(self._upkeep.used) - limit
         removed = 1
         while surplus > 0 and removed:
             removed = 0
@@ -504,7 +491,7 @@ class _Round:
                 del pks[: len(batch)]
                 number, freed = await self._remove_conversations(batch, surplus)
                 if freed is None:
-                    surplus = await _used(self._engine) - limit
+                    surplus = await self._engine.number(self._upkeep.used) - limit
                 else:
                     surplus = surplus - freed
                 removed += number

@@ -97,11 +97,8 @@ class SessionStore:
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
         invalid cursor."""
         found, values = self._found(runs, page.sort, side=side, among=among)
-        about = {"after": "TRUE", "order": "ASC", "limit": page.limit + 1}
-        sign = ">"
-        if page.descending:
-            about["order"] = "DESC"
-            sign = "<"
+        order, sign = page.order
+        about = {"after": "TRUE", "order": order, "limit": page.limit + 1}
         if (after := page.after()) is not None:
             values |= {"after": float(after[0]), "after_id": after[1]}
             about["after"] = f"(key, place) {sign} (:after, :after_id)"
@@ -133,7 +130,7 @@ class SessionStore:
             sort = "started_at"
         found, values = self._found(runs, sort, side=side, among=among)
         sql = _SQL["count"].format(sessions=found, limit=most + 1 if most else MAX_INT)
-        return int((await self._engine.fetch(sql, **values))[0][0])
+        return await self._engine.number(sql, **values)
 
     async def session(self, name: str, *, tenant: str | None) -> SessionTree | None:
         """The session of an id: its own, that of one of its conversations or runs, or the client's
@@ -186,7 +183,8 @@ class SessionStore:
             within += f" AND {self._chosen(table)}"
         elif (others := structs.replace(runs, tenant=None)) != RunFilter():
             # The tenant is asked for above: by that of runs all of them would be read.
-            matching = where(others, values, self._engine.forms)
+            matching, asked = where(others, self._engine.forms)
+            values |= asked
         if is_walk:
             has_run = [
                 _SQL["has_run"].format(runs=each, **self._filled)

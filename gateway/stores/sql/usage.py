@@ -51,8 +51,8 @@ UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
 """
 
 
-def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
-    """A condition over `runs AS r`, whose values are added to `values`."""
+def where(runs: RunFilter, forms: SqlForms) -> tuple[str, FieldDict]:
+    """A condition over `runs AS r`, and its values."""
     of_conversation = "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation)"
     counted = {
         "model": "r.model_requested = :model OR " + forms.has("r.counts", "model", "models"),
@@ -99,7 +99,8 @@ def where(runs: RunFilter, values: FieldDict, forms: SqlForms) -> str:
     stopped = ""
     if any_stop:
         stopped = f" AND {_stopper(forms)} IS NOT NULL"
-    return conditions(wanted, values) + unfinished + live + stopped
+    values: FieldDict = {}
+    return conditions(wanted, values) + unfinished + live + stopped, values
 
 
 _HELD = f"(SELECT {STOP_COLUMNS[1]} FROM conversations AS c WHERE c.pk = r.conversation_pk)"
@@ -139,8 +140,7 @@ def severity_sql(forms: SqlForms) -> str:
 
 async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Connection) -> Facets:
     """The choices of a filter, without reading every run; see RunStore."""
-    values: FieldDict = {}
-    condition = where(runs, values, forms)
+    condition, values = where(runs, forms)
     found = defaultdict(set)
     sql = _FACETS.format(
         condition=condition,
@@ -248,8 +248,7 @@ class AttributionStore:
                 f"by: must be {usage.TAG}NAME or one of {', '.join(usage.GROUPS)}, not {by[:60]!r}"
             )
         forms = self._engine.forms
-        values = {"by_tag": by.removeprefix(usage.TAG)}
-        condition = where(runs.summed, values, forms)
+        condition, values = where(runs.summed, forms)
         if by.startswith(usage.TAG):
             expression = f"coalesce({forms.entry('r.tags', 'by_tag')}, '')"
         elif by == "day":
@@ -262,7 +261,7 @@ class AttributionStore:
             SELECT ({expression}) {forms.bytewise} AS value, {_SUMS} FROM runs AS r
             WHERE {condition} GROUP BY 1 ORDER BY coalesce(sum(r.cost_usd), 0) DESC, 1
         """
-        rows = await self._engine.fetch(sql, **values)
+        rows = await self._engine.fetch(sql, by_tag=by.removeprefix(usage.TAG), **values)
         return tuple([usage.Group(value=str(row[0]), sums=usage.sums_of(row[1:])) for row in rows])
 
     async def arms(self, tenant: str | None) -> Sequence[Row]:
