@@ -51,10 +51,10 @@ from gateway.values import Texts
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import digest_fields, is_result
 
+# The version of a conversation that was opened while the store could not be read. None that is
+# stored, and none that this one gets before it is, equals it: its first record is always compared
+# with what is stored under its name.
 UNREAD = -(2**40)
-"""The version of a conversation that was opened while the store could not be read. None that is
-stored, and none that this one gets before it is, equals it: its first record is always compared
-with what is stored under its name."""
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY, MatchKind.SUMMARY)
 

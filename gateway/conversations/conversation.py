@@ -43,11 +43,11 @@ class KeptFold(Value):
 MAX_UNSAVED_STEPS = 512  # the newest, while the store is unavailable
 MAX_JUDGED_SCORES = 1000  # the newest; no window of the state machine is longer
 MAX_ANSWERS = 64  # the newest final answers whose places are kept
+# Most conversations above one whose ids are kept: the root, and the nearest.
 MAX_DEPTH = 32
-"""Most conversations above one whose ids are kept: the root, and the nearest."""
 KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (E2 reads five)
+# Answers of a conversation kept in memory; a fork may continue from one a few calls back.
 KEPT_PER_CONVERSATION = 8
-"""Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
 STORED_PER_CONVERSATION = 2  # the newest, and the one before, which a retry continues from
 
 # Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows.

@@ -36,8 +36,8 @@ _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows w
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 _MAX_ORDERS = 4096  # prompts of calls that no sub-agent has begun with yet
 _MAX_CALLS = 1024  # replies with calls since a conversation began last, of some kB each
+# Records a call: its answer in the shape of a chat completion, or None for none; and its usage.
 Settle = Callable[[UpstreamReply], Awaitable[None]]
-"""Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
 _Named = tuple[str, str]  # a tenant, and an id of its
 _Ordered = tuple[Order, str, int]  # a call, the conversation that made it, and its run
 

@@ -44,8 +44,8 @@ class KnownBodies:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._openings: dict[_Opening, _Alike] = {}
+        # Of each conversation whose bytes count: the opening, and how many there are.
         self._kept: dict[str, tuple[_Opening, int]] = {}
-        """Of each conversation whose bytes count: the opening, and how many there are."""
 
     @property
     def has_room(self) -> bool:

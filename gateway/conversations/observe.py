@@ -35,18 +35,18 @@ from gateway.values import Fields
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
+# New messages that are read in one go: about 15 ms of processor time for messages of 2 kB.
 MESSAGES_AT_ONCE = 64
-"""New messages that are read in one go: about 15 ms of processor time for messages of 2 kB."""
+# Characters that are read on the loop in one go: as many take up to 50 ms.
 _MOST_ON_THE_LOOP = 2**20
-"""Characters that are read on the loop in one go: as many take up to 50 ms."""
+# A message, a part of its content and a call take as long as so many characters of text.
 _CHARACTERS_OF_A_PART = 4096
-"""A message, a part of its content and a call take as long as so many characters of text."""
 _DEPTH = 3  # message, its calls or parts of content, and the function of a call
+# Calls of one step that are scored on the loop: about 10 ms.
 _MOST_CALLS = 128
-"""Calls of one step that are scored on the loop: about 10 ms."""
+# Messages in a row that are read for what they say: results of so many calls come at once, and no
+# client writes as many. Each takes some 2 us.
 MOST_MESSAGES = 512
-"""Messages in a row that are read for what they say: results of so many calls come at once, and no
-client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 

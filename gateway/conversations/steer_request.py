@@ -60,14 +60,14 @@ from gateway.wire.messages import tool_names
 from gateway.wire.prefix_hash import PrefixHashes
 from gateway.wire.upstream_errors import Kind
 
+# Answers to a request whose form or size is wrong. Source: RFC 9110, 15.5; the 422 of servers that
+# validate with pydantic.
 REFUSED_STATUSES = frozenset({400, 413, 422})
-"""Answers to a request whose form or size is wrong. Source: RFC 9110, 15.5; the 422 of servers that
-validate with pydantic."""
+# Seconds for which a place is closed: one refusal an hour is cheap, and upstreams change.
 _CLOSED_S = 3600.0
-"""Seconds for which a place is closed: one refusal an hour is cheap, and upstreams change."""
 _MOST_KEPT = 2_000  # clients and models are named by clients
+# Asks the call's budgets for their advice.
 Advise = Callable[[], Awaitable[Advice]]
-"""Asks the call's budgets for their advice."""
 
 
 class PatternLookup(Protocol):

@@ -37,14 +37,14 @@ from gateway.wire.messages import tool_names
 
 _log = get_logger("gateway.steering")
 _KEY_BYTES = 8
+# Runs that wait to be written while the store is unavailable; the oldest are dropped.
 _MOST_NOTED = 10_000
-"""Runs that wait to be written while the store is unavailable; the oldest are dropped."""
 _SETTLED_AT_ONCE = 1000
+# A large run log is searched for new outcomes for a twentieth of the time at most.
 REST_PER_WORK = 20.0
-"""A large run log is searched for new outcomes for a twentieth of the time at most."""
 _DROP_S = 3600.0
+# A run that is not in the run log a day after it began has been removed from it.
 _KEPT_S = 86_400.0
-"""A run that is not in the run log a day after it began has been removed from it."""
 
 
 def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -> Workload:

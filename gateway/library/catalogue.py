@@ -33,8 +33,8 @@ CALIBRATED: Mapping[str, Gates] = {
     "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
     "hashing-256-1": Gates(e1=0.80, e2=0.66),
 }
+# For embedders without measurements. Source: docs/names.md, look-ups of E-traces.
 UNCALIBRATED = Gates(e1=0.80, e2=0.70)
-"""For embedders without measurements. Source: docs/names.md, look-ups of E-traces."""
 
 
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Seconds between two looks for changes by another process.
 CHECKED_S = 5.0
-"""Seconds between two looks for changes by another process."""
 
+# Most memory for vectors: those of 131,072 patterns of 256 dimensions. Their texts come on top.
 MOST_BYTES = 128 * 2**20
-"""Most memory for vectors: those of 131,072 patterns of 256 dimensions. Their texts come on top."""
 
 MOST_RULES = 1000
+# Patterns that are compared on the event loop: as long as it takes to hand them to a thread.
 _ON_THE_LOOP = 10_000
-"""Patterns that are compared on the event loop: as long as it takes to hand them to a thread."""
 
+# Times the duration of a reading until the next: at most a tenth of the processor is for it.
 _RESTS = 10
-"""Times the duration of a reading until the next: at most a tenth of the processor is for it."""
 
 
 class _Scope:
@@ -50,14 +50,14 @@ class _Scope:
 
     def __init__(self) -> None:
         self.floats = bytearray()
+        # As JSON, one after the other: those that are found become patterns again.
         self.rows = bytearray()
-        """As JSON, one after the other: those that are found become patterns again."""
+        # Places in `rows`: the end of each, behind the beginning of the first.
         self.ends = array("q", [0])
-        """Places in `rows`: the end of each, behind the beginning of the first."""
+        # The number of each pattern's failure type and model family.
         self.kinds = array("l")
-        """The number of each pattern's failure type and model family."""
+        # Places of the patterns for each cause.
         self.named: dict[str, list[int]] = {}
-        """Places of the patterns for each cause."""
 
     def row(self, number: int) -> Row:
         """The row of a pattern, for `pattern_of`."""

@@ -75,8 +75,8 @@ READ_TITLE = (
     f"'{READER}' AND o.metric = '{TITLE}' ORDER BY o.pk DESC LIMIT 1), '')"
 )
 _COLUMNS = (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
+# The id of the session of `conversations AS c`. Rows of older gateways name the parent only.
 SESSION = "coalesce(c.root_id, c.parent_id, c.id)"
-"""The id of the session of `conversations AS c`. Rows of older gateways name the parent only."""
 _OF_CONVERSATIONS = {"conversation_id": "c.id", "session_id": SESSION}
 # The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
@@ -172,8 +172,8 @@ def _stopped(newest: str | None, hold: str | None, at: float = 0.0) -> Stop | No
 
 
 _SQL = Path(__file__).with_name("sql") / "experiment_run.sql"
+# Columns that `experiment_run_of` reads, from RUNS.
 EXPERIMENT_RUN = _SQL.read_text("utf-8").format(newest=STOP_COLUMNS[0], hold=STOP_COLUMNS[1])
-"""Columns that `experiment_run_of` reads, from RUNS."""
 
 
 def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:

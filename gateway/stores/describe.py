@@ -8,6 +8,7 @@ from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping, text_at
 
+# Arguments that say best what a call is about, in this order. Source: tools of the clients.
 _ABOUT = (
     "plan",
     "file_path",
@@ -19,7 +20,6 @@ _ABOUT = (
     "prompt",
     "target_file",
 )
-"""Arguments that say best what a call is about, in this order. Source: tools of the clients."""
 _LINE = 160
 
 

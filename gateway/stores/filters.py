@@ -41,12 +41,12 @@ _CHOICES = {
     "outcome": (*OUTCOMES, UNFINISHED),
     "stopped": STOPPED_BY,
 }
+# The filters of runs that API, pages, commands and exports have: their description, which goes on
+# after "Only runs", and the values that one can have if it takes no text or time (TIMES).
 FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
     name: (text, _CHOICES.get(name, ()))
     for name, text in read_toml(__package__, "filters.toml").items()
 }
-"""The filters of runs that API, pages, commands and exports have: their description, which goes on
-after "Only runs", and the values that one can have if it takes no text or time (TIMES)."""
 
 
 class RunFilter(Value):

@@ -20,10 +20,10 @@ from gateway.values import FieldDict, Fields, Value, frozen
 # Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
 # read that takes too long.
 HEALTH_RUNS = 20_000
+# Most runs of the health of a page.
 SHOWN_RUNS = 1000
-"""Most runs of the health of a page."""
+# Most runs of which median and 95th percentile are counted: the list shows them at every visit.
 SPREAD_RUNS = 200
-"""Most runs of which median and 95th percentile are counted: the list shows them at every visit."""
 
 
 class Spread(Value):

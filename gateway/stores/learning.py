@@ -40,10 +40,11 @@ class OfLesson:
     pattern_id: str  # id of the lesson
 
 
+# Kinds of the stored jobs of the reader: one thing to ask about a run, and an answer by the digest
+# of what was asked.
 JOBS = "read"
 ANSWERS = "answer"
-"""Kinds of the stored jobs of the reader: one thing to ask about a run, and an answer by the digest
-of what was asked."""
+# Kinds of a person's message, and what each means. Source: the labelled sessions.
 KINDS: Texts = MappingProxyType(
     {
         "new": "a new task, or the next step that was foreseen",
@@ -56,13 +57,12 @@ KINDS: Texts = MappingProxyType(
         "other": "none of these",
     }
 )
-"""Kinds of a person's message, and what each means. Source: the labelled sessions."""
 READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
 MARK = "mark"  # kind of the evidence that a person marked a call: a rule is to be given there
 AGAINST = "failed_again"  # kind of the evidence that a lesson did not help
+# Kinds of evidence that do not speak for a lesson; `unsure` is of earlier versions.
 NO_SUPPORT = (MARK, AGAINST, "unsure")
-"""Kinds of evidence that do not speak for a lesson; `unsure` is of earlier versions."""
 
 
 @frozen

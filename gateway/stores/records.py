@@ -12,10 +12,10 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.learning import DecisionRow
 from gateway.values import Value
 
+# The `mode` of a run that was imported from a log of its agent. It is listed with the others and
+# may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
+# session's times; `updated_at` is the time of the import, from which its retention is counted.
 IMPORTED = "imported"
-"""The `mode` of a run that was imported from a log of its agent. It is listed with the others and
-may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
-session's times; `updated_at` is the time of the import, from which its retention is counted."""
 OWN_MODE = "own_mode"
 _REFUSED = (errors.BudgetExceeded, errors.RateLimited, errors.RunPaused, errors.RunStopped)
 _UNSENT = tuple(error.label for error in _REFUSED)
@@ -246,9 +246,9 @@ class RunUpdate(Value):
     tags: Mapping[str, str] = {}  # labels of the request and of the key, by name
 
 
+# Memory of one record without its texts and state, indexes included: 4,470 bytes for a call with
+# two hashes, a run and a scored step, measured with tracemalloc.
 FIXED_BYTES = 4500
-"""Memory of one record without its texts and state, indexes included: 4,470 bytes for a call with
-two hashes, a run and a scored step, measured with tracemalloc."""
 
 
 class CallRecord(Value):

@@ -34,8 +34,8 @@ _TEXTS = frozenset(
         "alarms",
     }
 )
+# What is stored in place of a text; its group is the number of the text's characters.
 OMITTED = re.compile(r"\[omitted: ([0-9]+) characters, sha256 [0-9a-f]{32}\]")
-"""What is stored in place of a text; its group is the number of the text's characters."""
 
 
 def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:

@@ -11,13 +11,13 @@ from gateway.stores.totals import RunRecord, TokenTotals
 from gateway.text.sanitize import one_line
 from gateway.values import Value
 
+# Newest runs of a session that a list has; `SessionStore.session` has all.
 SHOWN_RUNS = 10
-"""Newest runs of a session that a list has; `SessionStore.session` has all."""
+# Calls of one session that are read for its page, the first ones: about 150 ms in the thread that
+# reads.
 MOST_CALLS = 10_000
-"""Calls of one session that are read for its page, the first ones: about 150 ms in the thread that
-reads."""
+# The `agent_kind` of a conversation that a client holds for itself: a title, a topic, a quota.
 SIDE = "side call"
-"""The `agent_kind` of a conversation that a client holds for itself: a title, a topic, a quota."""
 Role = Literal["main", "sub_agent", "fork", "side_call"]
 _TITLE = 140  # characters
 

@@ -13,11 +13,11 @@ from gateway.values import frozen
 if TYPE_CHECKING:
     from gateway.config import Settings
 
+# What may be counted together, besides `tag:NAME`; `SUBJECTS` of `rules.py` reads them.
 SCOPES = ("run", "tree", "sub_agent", "key", "tenant", "day", "team", "owner", "model", "client")
-"""What may be counted together, besides `tag:NAME`; `SUBJECTS` of `rules.py` reads them."""
 CALENDAR = ("day", "week", "month")
+# Actions of a ladder besides `cheaper`; `ACTIONS` of `rules.py` has a row for each.
 StepAction = Literal["warn", "wrap_up", "ask", "stop"]
-"""Actions of a ladder besides `cheaper`; `ACTIONS` of `rules.py` has a row for each."""
 
 # The name of the budget that `steering.token_budget` sets.
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
@@ -200,8 +200,8 @@ class BudgetControl(ControlSettings):
         return f"the price of {self.unpriced_model}" if self.unpriced_model else usual
 
 
+# The section `budgets`.
 Budgets = tuple[BudgetSettings, ...]
-"""The section `budgets`."""
 
 
 def control_of(settings: "Settings") -> BudgetControl:

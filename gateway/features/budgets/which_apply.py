@@ -19,8 +19,8 @@ NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of 
 NO_MODEL = "(no model)"  # the same of calls that name no model, in budgets of scope `model`
 
 
+# The attribute of a call that a scope counts by; other scopes are names of its labels.
 SUBJECTS = {each: each for each in ("run", "key", "tenant", "model", "client")} | {"tree": "root"}
-"""The attribute of a call that a scope counts by; other scopes are names of its labels."""
 _ENDING = {"run", "tree", "sub_agent"}  # subjects that come to an end
 _BELOW_TENANT = _ENDING | {"tenant", "day"}  # these do not need its name beside their own
 
@@ -179,6 +179,8 @@ def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
     return Advice(cheaper=next(models, ""))
 
 
+# Each action of a ladder, with its effect on a call that may be sent. Every step that is reached is
+# announced; the store refuses calls from `BudgetSettings.stop_at` on.
 ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "warn": None,
     "wrap_up": _wrap_up,
@@ -186,8 +188,6 @@ ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "ask": None,
     "stop": None,
 }
-"""Each action of a ladder, with its effect on a call that may be sent. Every step that is reached
-is announced; the store refuses calls from `BudgetSettings.stop_at` on."""
 
 
 def steers(budget: BudgetSettings) -> bool:

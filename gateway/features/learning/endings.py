@@ -21,8 +21,8 @@ from gateway.values import frozen
 from gateway.wire.coerce import as_mapping
 
 BY_ITSELF = "The same call worked later, with nothing but looks and pauses in between."
+# Stands for a value of one task without which the words do not say what to do.
 HOLE = "<...>"
-"""Stands for a value of one task without which the words do not say what to do."""
 AGAIN = "before you make the same call again"
 WAIT = f"Wait {AGAIN}."
 EDIT = f"Edit {HOLE} {AGAIN}."

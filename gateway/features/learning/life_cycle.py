@@ -45,9 +45,9 @@ from gateway.stores.sql.runs import RunStore
 from gateway.text.formatting import counted
 from gateway.values import Texts
 
+# Evidence of harm from which a trial is ended, as 1 - 1/e of an e-value: a lesson that does no harm
+# comes so far with probability .05 at most, however often one looks.
 HARM_FROM = 0.95
-"""Evidence of harm from which a trial is ended, as 1 - 1/e of an e-value: a lesson that does no
-harm comes so far with probability .05 at most, however often one looks."""
 WAITS = "an operator has to approve it"
 NAMES = "until an operator approves it, only runs that know its names are given it"
 ENDED_AGAIN = "it ended the same failure in several conversations"

@@ -30,8 +30,8 @@ from gateway.values import FieldDict
 MOST_SHOWN = 200
 MOST_NOTED = 16  # failures of a run's page that are looked up
 _ORDER = ("active", "trial", "candidate", "quarantined", "retired")
+# The status that a lesson gets by a button.
 _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "retire": "retired"}
-"""The status that a lesson gets by a button."""
 
 
 class LessonListParameters(lessons.LessonChoice):

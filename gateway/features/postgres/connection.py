@@ -15,9 +15,9 @@ from gateway.stores.reads import TimeLimits
 from gateway.values import T
 
 MIN_VERSION = 14  # the oldest PostgreSQL that is supported, by its makers too when this was written
+# Longest wait for a connection, and for the answer to a statement; then it is given up.
 CONNECT_S = 5.0
 STATEMENT_S = 10.0
-"""Longest wait for a connection, and for the answer to a statement; then it is given up."""
 
 _STATEMENTS_CACHED = 128
 

@@ -43,12 +43,12 @@ _TABLES = (
     "operator_changes",
     *tables_of_features(),
 )
+# Texts that are JSON: they need no other form than in a file.
 _JSON_OF_STEPS = ("readings", "call", "content")
-"""Texts that are JSON: they need no other form than in a file."""
 
 _COUNTED = [t for t in ("conversations", "patterns", "keys", "outcomes", "jobs") if t in _TABLES]
+# Tables with rows that no gateway writes by itself.
 _WRITTEN = {"conversations", "runs", "keys"}.intersection(_TABLES)
-"""Tables with rows that no gateway writes by itself."""
 _LONG_S = 3600.0
 _KINDS = """
 SELECT attname, format_type(atttypid, NULL) FROM pg_attribute

@@ -45,14 +45,14 @@ class Database:
 
     def __init__(self, settings: StorageSettings, *, vectors: bool) -> None:
         self.settings = settings
+        # A random name of this process, for leases.
         self.holder = secrets.token_hex(8)
-        """A random name of this process, for leases."""
 
         self.identity = ""  # names the database: the same for every gateway that uses it
         self._vectors = vectors
         self._refusal: StoreUnavailable | None = None
+        # Run in a transaction after the database was opened again: it may be an empty one.
         self.after_reopening: list[Work[None]] = []
-        """Run in a transaction after the database was opened again: it may be an empty one."""
 
         self._waiting = 0
         self._reopening = asyncio.Lock()
@@ -164,9 +164,9 @@ class Database:
 
 # A pooler lets a connection listen, and passes nothing on: after so long that is said.
 _HEARD_S = 10.0
+# A connection that is silent is asked for a sign of life this often, and given so long for it.
 _CHECK_S = 30.0
 _ANSWER_S = 5.0
-"""A connection that is silent is asked for a sign of life this often, and given so long for it."""
 
 _OWN = "own"  # the kind of a signal that only its sender waits for
 

@@ -37,12 +37,12 @@ from gateway.tasks import off_loop, spawn
 from gateway.values import Fields, T
 
 _NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
+# Columns with texts of JSON, which writes a NUL as an escape: stored and read as they are.
 _JSON = frozenset(("readings", "call", "content", "fields", "choice"))
-"""Columns with texts of JSON, which writes a NUL as an escape: stored and read as they are."""
 
 _SEARCHED_JSON = frozenset(("tags", "counts"))
+# Rows that are read in a thread: a thousand runs take as long as ten requests.
 _MANY = 200
-"""Rows that are read in a thread: a thousand runs take as long as ten requests."""
 
 # A thread costs more than it saves for a record this small.
 _SMALL_BYTES = 16 * 1024

@@ -20,9 +20,9 @@ import asyncpg
 from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
 from gateway.stores.sql.migrations import migrations, of_deleted, say_migrated
 
+# A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
+# about 69 billion runs before two could meet.
 DAY_BITS = 36
-"""A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
-about 69 billion runs before two could meet."""
 
 _TYPES = {
     "text": "text",
@@ -37,8 +37,8 @@ _TYPES = {
     "often_changed": " WITH (fillfactor = 70)",
 }
 
+# Every change a database needs, in order.
 MIGRATIONS = migrations("gateway.features.postgres", _TYPES)
-"""Every change a database needs, in order."""
 
 # What searches need besides: only a gateway that searches needs the extension pgvector.
 VECTORS = """
@@ -73,8 +73,8 @@ SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible
 """
 
 PARTITIONED = ("steps", "injections", "result_words")
+# Days for which partitions exist in advance. Rows of a day without one go to the default one.
 DAYS_AHEAD = 7
-"""Days for which partitions exist in advance. Rows of a day without one go to the default one."""
 
 _EPOCH = date(1970, 1, 1)
 _LOCK_WAIT = "SET LOCAL lock_timeout = '2s'"

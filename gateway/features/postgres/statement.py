@@ -113,6 +113,9 @@ _UPDATE = _typed(UPDATE_COLUMNS)
 _ADDED = {**dict.fromkeys(usage.SUMS, "int8"), "cost_usd": "float8"} | dict.fromkeys(
     usage.AMOUNTS, "float8"
 )
+# The columns of a group's tables and their types, in the order of the parameters: conversations,
+# heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
+# number of the row's conversation and run in the group, from 1.
 _TABLES = {
     # The state is long: Base64 costs a fraction of what hexadecimal digits do.
     "c": {"n": "int8", **_typed((*_SHORT, "state"))},
@@ -139,9 +142,6 @@ _TABLES = {
     "d": {"n": "int8", **_typed(DECISION_COLUMNS)},
     "u": {"m": "int8", "hour": "int8", "agent": "text", "model": "text", **_ADDED},
 }
-"""The columns of a group's tables and their types, in the order of the parameters: conversations,
-heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
-number of the row's conversation and run in the group, from 1."""
 
 _NAMES = {name: tuple(columns) for name, columns in _TABLES.items()}
 _OF_RUNS = ("s", "g", "u")
@@ -149,8 +149,8 @@ _JSON = ("readings", "call", "content")
 _AS_THEY_ARE = frozenset((*_JSON, "counts", "tags"))
 _conversation: Callable[[ConversationRecord], Row] = attrgetter(*_SHORT)
 
+# Additions of a call to one run: its steps, and the guidance that is not stored yet.
 Delta = tuple[StepPlan, Sequence[InjectionRow]]
-"""Additions of a call to one run: its steps, and the guidance that is not stored yet."""
 
 
 class PreparedRows(Value):
@@ -256,8 +256,8 @@ def _bytea(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no place in a row")
 
 
+# The key of a new run: the partition of its steps follows from it.
 _RUN_KEY = f"({TODAY} << {DAY_BITS}) + nextval('run_numbers')"
-"""The key of a new run: the partition of its steps follows from it."""
 
 
 def _table(position: int, name: str, kinds: Texts) -> str:
@@ -401,5 +401,5 @@ FROM c LEFT JOIN passed AS p USING (n) LEFT JOIN barred AS b USING (n) ORDER BY 
 
 # Gives for each call its number, whether it was stored, and whether it was barred.
 COMMIT = _commit("<= x.steps")
+# The same for a call of whose rows nothing is stored: none is barred for its steps.
 COMMIT_ALONE = _commit("< -1")
-"""The same for a call of whose rows nothing is stored: none is barred for its steps."""

@@ -35,8 +35,8 @@ MODES = {STEER: "on", WATCH: "shadow"}
 _MOST = 20_000  # runs that a forecast reaches
 _FEWEST = 5  # outcomes per arm for a forecast
 
+# Per unit, in order of the first acts: whether it was steered, and its success; None: unknown.
 DrawnUnits = Sequence[tuple[bool, bool | None]]
-"""Per unit, in order of the first acts: whether it was steered, and its success; None: unknown."""
 
 
 @frozen

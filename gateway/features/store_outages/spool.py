@@ -67,8 +67,8 @@ class Spool:
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
+        # Records of one conversation, oldest first.
         self.by_conversation: OrderedDict[str, deque[Waiting]] = OrderedDict()
-        """Records of one conversation, oldest first."""
 
         self._hashes: dict[bytes, list[tuple[Waiting, PrefixHashRecord]]] = {}
         self._items: dict[tuple[str, str], list[tuple[Waiting, bytes]]] = {}

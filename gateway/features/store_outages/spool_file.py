@@ -37,9 +37,9 @@ if sys.platform != "win32":
 FILES = "spool-*.db"
 DAMAGED = ".damaged"  # added to the name of a file that cannot be read
 APPLICATION_ID = 0x67777370
+# Suffix of the file of marks, which has a byte for each number of a record. To remove a record
+# takes room, which a full disk does not have; to overwrite its mark takes none.
 _MARKS = "-done"
-"""Suffix of the file of marks, which has a byte for each number of a record. To remove a record
-takes room, which a full disk does not have; to overwrite its mark takes none."""
 
 _SUFFIXES = ("-wal", "-journal", _MARKS)
 _TABLE = "CREATE TABLE records (number INTEGER PRIMARY KEY, record BLOB NOT NULL)"

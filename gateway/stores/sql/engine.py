@@ -109,12 +109,12 @@ class Connection(ABC):
         return None
 
 
+# Awaits nothing but the connection. It may run a second time when its transaction is lost.
 Work = Callable[[Connection], Coroutine[Any, Any, T]]
-"""Awaits nothing but the connection. It may run a second time when its transaction is lost."""
 
 
+# Steps whose results one transaction brings into the search: commits wait for it.
 STEPS_AT_ONCE = 200
-"""Steps whose results one transaction brings into the search: commits wait for it."""
 
 
 class Upkeep(ABC):

@@ -120,8 +120,8 @@ SELECT DISTINCT tenant FROM pattern_evidence
 WHERE pattern_id = :pattern_id AND kind <> 'failed_again'
 """
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING fields"
+# Changes of lessons take their turns with each other and with those of patterns.
 _TABLE = "patterns"
-"""Changes of lessons take their turns with each other and with those of patterns."""
 
 _VERDICTS = 2
 _OUTCOME = names(OutcomeRow)

@@ -80,8 +80,8 @@ _READ = (
     "injected",
     *_LESSON,
 )
+# Columns that `pattern_of` reads, from `patterns AS p`.
 COLUMNS = columns(_READ, "p.")
-"""Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = names(Posterior)
 _SUPPORTED = ("conversations", "tasks", "keys", "span_s", "against")
@@ -90,6 +90,7 @@ _OF_LESSON = (
     "AND (p.tenant = '' OR e.tenant = p.tenant)"
 )
 _SUPPORT = f"{_OF_LESSON} AND e.kind NOT IN ('mark', 'failed_again', 'unsure')"
+# Query whose rows `stored_lesson` reads.
 SELECT_LESSONS = f"""
 SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.conversation) {_SUPPORT}),
@@ -101,7 +102,6 @@ SELECT {COLUMNS}, p.reason,
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version
 WHERE p.origin <> ''"""
-"""Query whose rows `stored_lesson` reads."""
 
 # Jumps from family to family through the index instead of reading every pattern.
 _FAMILIES = """

@@ -27,8 +27,8 @@ from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_s
 from gateway.values import FieldDict, by_name
 
 _EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
+# A condition over `runs AS r`: the run was not imported.
 IS_LIVE = f"r.mode <> '{IMPORTED}'"
-"""A condition over `runs AS r`: the run was not imported."""
 
 # From one name to the next in the index of experiments.
 _FACETS = """
@@ -161,8 +161,8 @@ WHERE r.experiment > '' AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
 _STARTED_HOUR = "(CAST(floor(r.started_at / 3600) AS BIGINT) * 3600)"
 _AMOUNTS = ("cost_usd", *AMOUNTS)
+# The sums that a commit adds to, for an hour, an agent and a model.
 ADDED = (*SUMS, *_AMOUNTS)
-"""The sums that a commit adds to, for an hour, an agent and a model."""
 
 _SUMMED = ", ".join(
     [*[f"CAST(sum(u.{name}) AS BIGINT)" for name in SUMS], *[f"sum(u.{name})" for name in _AMOUNTS]]

@@ -24,8 +24,8 @@ JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 _CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 _BUSY_S = 0.01  # between two attempts to open a file that others open, too
+# Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB.
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
-"""Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 
 _HAS_RUN = """
 SELECT 1 FROM runs WHERE id = ?1 UNION ALL

@@ -16,11 +16,11 @@ from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sqlite.connection import APPLICATION_ID
 from gateway.stores.sqlite.files import INDEX, LOG, locked
 
+# Finds pages that are damaged or in no table; reads about 250 MB in a second.
 QUICK = "quick_check"
-"""Finds pages that are damaged or in no table; reads about 250 MB in a second."""
 
+# Compares the indexes with their tables, too.
 THOROUGH = "integrity_check"
-"""Compares the indexes with their tables, too."""
 
 _TABLES = "SELECT 1 FROM conversations, heads, runs, steps, injections LIMIT 0"
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI

@@ -41,8 +41,8 @@ _TYPES = {
     **dict.fromkeys(("by_key", "often_changed"), " WITHOUT ROWID"),
 }
 
+# Every change a file needs, in order.
 MIGRATIONS = migrations("gateway.stores.sqlite", _TYPES)
-"""Every change a file needs, in order."""
 
 _APPLIED = "INSERT INTO migrations (name, applied_at) VALUES (?, unixepoch('subsec'))"
 
@@ -97,9 +97,9 @@ class Database:
         hooks: Sequence[ConnectionHook],
     ) -> None:
         self.settings = settings
+        # Run on the writing connection when the file is another one than before, in a transaction,
+        # before anything else is read from it or written to it.
         self.after_reopening: list[Work] = []
-        """Run on the writing connection when the file is another one than before, in a
-        transaction, before anything else is read from it or written to it."""
 
         self._migrations = migrations
         self._hooks = hooks

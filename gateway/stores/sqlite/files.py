@@ -26,9 +26,9 @@ from gateway.stores.protocols import (
 if sys.platform != "win32":
     import fcntl
 
+# Suffixes of the write-ahead log of a file, and of the log's index.
 LOG = "-wal"
 INDEX = "-shm"
-"""Suffixes of the write-ahead log of a file, and of the log's index."""
 
 _LOG_SUFFIXES = (LOG, INDEX)
 
@@ -64,8 +64,8 @@ class FileIdentity:
         self._file = look(self.path)
         self._log = look(self.path + LOG)[:2]
         self._seen = _NOTHING
+        # The reason why the file has to be checked before it is used again; empty without one.
         self.doubt = ""
-        """The reason why the file has to be checked before it is used again; empty without one."""
 
     def lost(self) -> StoreReplaced | None:
         """Returns the error for writes to files that are no longer the ones at the path, or that

@@ -35,16 +35,16 @@ from gateway.values import Texts, Value
 
 MOST_ATTEMPTS = 3
 MOST_THINGS = 20  # of a run that are asked about besides its title, the newest
+# Tokens that an attempt counts with until it has ended: what is shown at most, and the instruction,
+# in a script that takes a token for a character.
 RESERVED_INPUT = 3000
 RESERVED_OUTPUT = 300
-"""Tokens that an attempt counts with until it has ended: what is shown at most, and the
-instruction, in a script that takes a token for a character."""
 SPARE_S = 60.0  # seconds for which a job is held beyond the wait for an answer
+# Seconds for which a tenant's jobs rest when a budget of the operator refuses a call.
 BUDGET_REST_S = 900.0
-"""Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
+# Confidence in the kind that a model gives a message. An assumption, a little above what makes a
+# verdict usable: `python -m lab reader --model NAME` measures a model on labelled sessions.
 SURE = 0.8
-"""Confidence in the kind that a model gives a message. An assumption, a little above what makes a
-verdict usable: `python -m lab reader --model NAME` measures a model on labelled sessions."""
 
 _log = get_logger("gateway.reader")
 
