@@ -24,10 +24,11 @@ from gateway.conversations.conversation import (
 )
 from gateway.conversations.decision import Decision, with_reasons
 from gateway.conversations.judge import ModelJudge, judge_newest
+from gateway.conversations.loading import LoggedSteps
 from gateway.conversations.observe import note_messages, observe_steps, opening_prompts
 from gateway.conversations.workloads import RunWorkloads
 from gateway.core.edits import AppendToResult, Edit, InsertMessage
-from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
+from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_choice import Decided, LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
@@ -50,7 +51,6 @@ from gateway.core.steer import (
     propose,
     repeat,
 )
-from gateway.core.step import Step
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime
@@ -85,14 +85,6 @@ class LessonLookup(Protocol):
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]: ...
 
 
-class StepHistory(Protocol):
-    """Reads the recorded steps of a run."""
-
-    async def read(
-        self, tenant: str, conversation_id: str, upto: RunSnapshot
-    ) -> Sequence[Step]: ...
-
-
 @dataclass(eq=False)
 class RequestSteerer:
     """Decides about requests by one set of rules."""
@@ -103,7 +95,7 @@ class RequestSteerer:
     # why a model cannot serve a request; None when it can
     refusal: Callable[[str, SteeredRequest], str | None]
     lookup: PatternLookup | None = None  # None without a library
-    history: StepHistory | None = None  # None: a run is known by its requests alone
+    history: LoggedSteps | None = None  # None: a run is known by its requests alone
     judge: ModelJudge | None = None  # None: the ledger scores every step
     lessons: LessonLookup | None = None  # None: nothing is learned
     workloads: RunWorkloads | None = None  # None: no outcomes are known

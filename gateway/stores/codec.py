@@ -97,6 +97,7 @@ _FOUND = _READINGS[3:]
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
+_NO_RISK = -1.0
 _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
 _step = attrgetter(*_STEP_VALUES)
@@ -128,6 +129,9 @@ def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
     counts = dict(zip(_COUNTERS, _counters(totals), strict=True))
     counts[_ASKED_STORED] = counts.pop("asked")
+    if counts["acts"]:
+        # The pilot's report of the version before reads a risk beside the first act.
+        counts["acts"] = {**counts["acts"], "risk": _NO_RISK}
     return (*_sums(totals), _json(counts))
 
 

@@ -2,9 +2,11 @@
 
 Every store must pass the checks of `steering_gateway_testing.store_conformance`."""
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
+from gateway.data_files import read_toml
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.values import Texts, frozen
 
@@ -86,6 +88,30 @@ class StoreOverloaded(StoreUnavailable, label="overloaded"):
 
 class StoreClosed(StoreUnavailable, label="closed"):
     """The store was closed."""
+
+
+Meanings = list[tuple[tuple[type[Exception], ...], type[StoreError], str]]
+
+
+def meanings(package: str, driver: object) -> Meanings:
+    """The table `errors.toml` of a database: errors of its driver or of Python, the error of the
+    store that they become, and the words for people."""
+    return [
+        (
+            tuple(getattr(driver, name, None) or getattr(builtins, name) for name in row["errors"]),
+            globals()[row["becomes"]],
+            row["words"],
+        )
+        for row in read_toml(package, "errors.toml")["meaning"]
+    ]
+
+
+def meaning_of(error: BaseException, known: Meanings) -> tuple[type[StoreError], str]:
+    """The error of the store and the words by the first row that fits."""
+    for kinds, meaning, words in known:
+        if isinstance(error, kinds):
+            return meaning, words
+    return StoreError, "refused the operation"
 
 
 class StateStore(Protocol):

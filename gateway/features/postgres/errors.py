@@ -1,6 +1,5 @@
 """Turns the errors of PostgreSQL and of its driver into the store's, one line each."""
 
-import builtins
 import os
 import ssl
 from urllib.parse import parse_qs, urlsplit
@@ -8,20 +7,15 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from gateway.config.storage import StorageSettings
-from gateway.data_files import read_toml
-from gateway.stores import protocols
-from gateway.stores.protocols import StoreError, StoreUnavailable, StoreUnreachable
+from gateway.stores.protocols import (
+    StoreError,
+    StoreUnavailable,
+    StoreUnreachable,
+    meaning_of,
+    meanings,
+)
 
-# The text of an error is that of the first of these that it is an instance of.
-_MEANINGS = [
-    (
-        tuple(getattr(asyncpg, name, None) or getattr(builtins, name) for name in row["errors"]),
-        getattr(protocols, row["becomes"]),
-        row["words"],
-    )
-    for row in read_toml(__package__, "errors.toml")["meaning"]
-]
-
+_MEANINGS = meanings(__package__, asyncpg)
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _PORT = 5432
 
@@ -39,10 +33,7 @@ def translate(error: BaseException, settings: StorageSettings) -> BaseException:
     text never contains the password: neither the server nor the driver repeats it."""
     if isinstance(error, StoreError) or not isinstance(error, _DRIVER_ERRORS):
         return error
-    meaning, words = next(
-        ((meaning, words) for kinds, meaning, words in _MEANINGS if isinstance(error, kinds)),
-        (StoreError, "refused the operation"),
-    )
+    meaning, words = meaning_of(error, _MEANINGS)
     # Without the server's hints, which are for who writes a program.
     reason = " ".join(str(error).partition("\nHINT:")[0].split()) or type(error).__name__
     translated = meaning(f"{settings.place} {words} ({reason})")

@@ -13,14 +13,13 @@ import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.stores.protocols import (
-    StoreBusy,
     StoreCorrupt,
     StoreDamaged,
-    StoreError,
-    StoreFull,
     StoreReadOnly,
     StoreReplaced,
     StoreUnavailable,
+    meaning_of,
+    meanings,
 )
 
 if sys.platform != "win32":
@@ -34,18 +33,7 @@ _LOG_SUFFIXES = (LOG, INDEX)
 
 _NOTHING = (0, 0, 0, 0)
 
-_MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (apsw.BusyError, StoreBusy, "is locked by another process"),
-    (apsw.LockedError, StoreBusy, "is locked"),
-    (apsw.FullError, StoreFull, "cannot grow: the disk or the database is full"),
-    (apsw.ReadOnlyError, StoreReadOnly, "is read-only"),
-    (apsw.PermissionsError, StoreReadOnly, "may not be written"),
-    (apsw.NotADBError, StoreCorrupt, "is not an SQLite database"),
-    (apsw.CorruptError, StoreCorrupt, "is damaged"),
-    (apsw.CantOpenError, StoreUnavailable, "cannot be opened"),
-    (apsw.IOError, StoreUnavailable, "cannot be read or written"),
-    (apsw.NoMemError, StoreUnavailable, "is out of memory"),
-)
+_MEANINGS = meanings(__package__, apsw)
 
 
 class FileIdentity:
@@ -157,10 +145,7 @@ def translate(error: BaseException, path: str) -> BaseException:
     """The StoreError for an error of SQLite at `path`; any other error is returned unchanged."""
     if not isinstance(error, apsw.Error):
         return error
-    meaning, words = next(
-        ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
-        (StoreError, "refused the operation"),
-    )
+    meaning, words = meaning_of(error, _MEANINGS)
     if meaning is StoreUnavailable and (forbidden := _unwritable(path)):
         meaning = StoreReadOnly
         words = forbidden
