@@ -31,8 +31,8 @@ from gateway.values import T, frozen
 if TYPE_CHECKING:
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
+# Called with the rows that are copied, and how many there are in all.
 Progress = Callable[[int, int], None]
-"""Called with the rows that are copied, and how many there are in all."""
 
 
 _LOOK_S = 5.0  # longest search for damage before a start

@@ -33,13 +33,13 @@ class Room:
     def __init__(self, elsewhere: Callable[[], int] = lambda: 0):
         self._elsewhere = elsewhere
         self._held = 0
+        # Bytes of answers among them, which clients may leave unread for ever.
         self.answers = 0
-        """Bytes of answers among them, which clients may leave unread for ever."""
         self._of_keys = Counter[str]()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
+        # Whoever reads much passes it on after each step of the event loop, so that others go on
+        # between two pieces, and not only between the pieces of two hundred.
         self.turn = asyncio.Lock()
-        """Whoever reads much passes it on after each step of the event loop, so that others go on
-        between two pieces, and not only between the pieces of two hundred."""
 
     def _fits(self, share: Share, size: int) -> bool:
         others = self._held - share.size

@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 from gateway.hooks import named, paths, written
 from gateway.process import collect_less_often
 
+# The modules that declare commands, without those of features, each with its commands.
 _MODULES = {
     "commands.serve": ("serve",),
     "commands.check_config": ("check-config",),
@@ -25,7 +26,6 @@ _MODULES = {
     "commands.control": ("audit", "migrate"),
     "commands.backup": ("backup", "restore"),
 }
-"""The modules that declare commands, without those of features, each with its commands."""
 
 
 class _Parser(ArgumentParser):

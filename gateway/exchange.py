@@ -12,9 +12,9 @@ from gateway.values import FieldDict, Fields, Value
 from gateway.wire.upstream_errors import Refusal
 from gateway.wire.usage import TokenUsage, token_usage
 
+# Why an answer was not read: no content; an unknown or broken compression; more than
+# `server.max_buffered_response_mb`; neither the JSON nor the events of its dialect.
 Unread = Literal["empty", "encoding", "size", "form"]
-"""Why an answer was not read: no content; an unknown or broken compression; more than
-`server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
 
 
 class UpstreamReply(Value):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.core.plugins import load_class
 
+# Folders in `gateway/features`, in the order in which a hook asks them.
 ORDER = (
     "budgets",
     "demo",
@@ -29,7 +30,6 @@ ORDER = (
     "alerts",
     "client_hooks",
 )
-"""Folders in `gateway/features`, in the order in which a hook asks them."""
 
 _FOLDER = Path(__file__).with_name("features")
 

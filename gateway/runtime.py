@@ -88,8 +88,8 @@ class Runtime:
         self._background_tasks: list[asyncio.Task[None]] = []
         self._closing = AsyncExitStack()
         self._lookup_logged: dict[str, float] = {}
+        # Why deployments of the config cannot be served yet; empty once they can.
         self._lacking = ""
-        """Why deployments of the config cannot be served yet; empty once they can."""
 
     def waiting_bytes(self) -> int:
         """Bytes of the records in memory that wait for the database."""

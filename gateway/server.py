@@ -54,9 +54,9 @@ _DRAIN_POLL_S = 0.05
 _START_S = 120.0  # longest wait for a gateway in a thread of this process
 _POLL_S = 0.01
 _CLOSE_S = 1.0  # to close connections that have no request
+# Longest time for which a thread runs Python code while another one waits: the event loop waits so
+# long in each of its turns beside a thread that reads a large body. Python's own is ten times it.
 _SWITCH_S = 0.0005
-"""Longest time for which a thread runs Python code while another one waits: the event loop waits so
-long in each of its turns beside a thread that reads a large body. Python's own is ten times it."""
 
 
 def serve(

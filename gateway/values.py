@@ -7,12 +7,12 @@ from typing import Any, TypeVar, dataclass_transform
 from msgspec import Struct, StructMeta
 from msgspec import field as struct_field
 
+# Values by name, to be read: an object of JSON, keyword arguments, the columns of a row.
 Fields = Mapping[str, Any]
-"""Values by name, to be read: an object of JSON, keyword arguments, the columns of a row."""
+# The same, made or changed by its holder.
 FieldDict = dict[str, Any]
-"""The same, made or changed by its holder."""
+# Texts by name, to be read: headers, tags, variables of the environment.
 Texts = Mapping[str, str]
-"""Texts by name, to be read: headers, tags, variables of the environment."""
 T = TypeVar("T")  # any type: the one variable of all signatures
 _CONFIG = {"frozen": True, "kw_only": True}
 

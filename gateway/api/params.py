@@ -82,8 +82,8 @@ _TIMES = [
     {"type": "number", "minimum": 0, "maximum": filters.LAST_TIME},
     {"type": "string", "format": "date-time"},
 ]
+# Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone.
 Time = Annotated[float, BeforeValidator(filters.read_time), WithJsonSchema({"anyOf": _TIMES})]
-"""Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone."""
 
 
 def read_parameters(

@@ -22,8 +22,8 @@ from gateway.upstream import credentials
 from gateway.wire.headers import RawHeaders
 
 _WINDOW_S = 60.0
+# Clients choose how many addresses they have (IPv6), hence a limit; the oldest are forgotten.
 _ADDRESSES_KEPT = 4096
-"""Clients choose how many addresses they have (IPv6), hence a limit; the oldest are forgotten."""
 
 
 class WrongKeyLimit:
@@ -55,8 +55,8 @@ class WrongKeyLimit:
 
 _WORDS = re.compile(r"openai-insecure-api-key\.|[\s,;&=\"]")
 
+# A key of so many characters is not found by trying; `gateway keys create` makes longer ones.
 UNGUESSABLE_CHARACTERS = 32
-"""A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
 
 
 _ANONYMOUS = Principal()

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([\w.~%!$&'()*+,;=-]+))(?::[0-9]*)?")
 
+# No public name ends so. Source: RFC 6762, ICANN resolution 2024.07.29.06, RFC 8375; `.svc` is what
+# a service is called inside of a Kubernetes cluster.
 _PRIVATE_SUFFIXES = (".local", ".internal", ".home.arpa", ".svc")
-"""No public name ends so. Source: RFC 6762, ICANN resolution 2024.07.29.06, RFC 8375; `.svc` is
-what a service is called inside of a Kubernetes cluster."""
 
 _NAMES_KEPT = 256
 
@@ -49,8 +49,8 @@ class HostNames:
         self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
         if self._beyond_loopback:
             self._names |= {listens_on.lower(), socket.gethostname().lower()}
+        # Whether a Host field is one of them.
         self.include = lru_cache(_NAMES_KEPT)(self._include)
-        """Whether a Host field is one of them."""
 
     def _include(self, field: bytes) -> bool:
         name = host_name(field)

@@ -18,8 +18,8 @@ from gateway.wire.headers import RawHeaders, header
 
 # They show nothing of a run, and load balancers ask for them by any name.
 PROBES = frozenset({"/healthz", "/readyz", "/api/hello"})
+# Beginning of the paths of the control plane and the dashboard.
 CONTROL = re.compile(r"/(api|dashboard)(/|$)")
-"""Beginning of the paths of the control plane and the dashboard."""
 _METRICS = "/metrics"
 _READ = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _OWN_SITES = (b"same-origin", b"none")  # none: a person typed the address

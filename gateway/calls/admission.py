@@ -42,9 +42,9 @@ from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
 from gateway.wire.messages import content_text
 
+# After so many of the gateway's own final answers in a request's history its agent gets an error:
+# an agent that takes no answer for the end would call for ever.
 _IGNORED_ANSWERS = 2
-"""After so many of the gateway's own final answers in a request's history its agent gets an error:
-an agent that takes no answer for the end would call for ever."""
 
 _MOST_WORDS = 500  # of an alarm in the reason of a stop
 

@@ -71,10 +71,10 @@ from gateway.wire.upstream_errors import status_of
 from gateway.wire.usage import Loss
 
 _log = get_logger("gateway.steering")
+# Longest wait for the other calls of a conversation before an unsteered one is recorded.
 _CATCH_UP_S = 10.0
-"""Longest wait for the other calls of a conversation before an unsteered one is recorded."""
+# Attempts to save a call, when other gateways save the same conversation at the same time.
 _ATTEMPTS = 5
-"""Attempts to save a call, when other gateways save the same conversation at the same time."""
 
 
 class Recorder:
@@ -448,8 +448,8 @@ def _bill(call: Call, usage: FieldDict | None, reply: Fields | None) -> None:
 
 _CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
 _UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
+# Done when a call is committed; its result is that of `BackgroundAnswers.keep`.
 _Committed = asyncio.Future["asyncio.Task[bool] | None"]
-"""Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
 
 
 class BackgroundAnswers:

@@ -35,8 +35,8 @@ from gateway.values import FieldDict, Texts
 _CLOSE = "no key is named: set auth.gateway_keys, unless `gateway keys list` shows one"
 _SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
 _FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
+# Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern.
 _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
-"""Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
 
 
 def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:

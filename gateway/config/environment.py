@@ -113,8 +113,8 @@ _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _LITELLM_REF = "os.environ/"
 ANY = ""  # in place of a variable's name: the value of those that are not set
 _UNSET = "https://unset.invalid/"  # with the name: a value that is a URL, and reaches nobody
+# As in a LiteLLM proxy, a deployment whose key or address is missing fails when it is called.
 _MAY_BE_UNSET = re.compile(r"model_list\[\d+\]\.litellm_params\.(?!model$)")
-"""As in a LiteLLM proxy, a deployment whose key or address is missing fails when it is called."""
 _SECRET_KEYS = re.compile(
     r"(^|_)((api_?|admin_|master_|gateway_)keys?|secret|token|password|credentials)(_|$)|access_key"
 )

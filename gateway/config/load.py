@@ -145,11 +145,11 @@ def _keys(
 DEFAULT_FILE = "config.yaml"
 CHOSEN_CONFIG: list[str] = []  # `--config FILE`, if this process has one, for printed commands
 
+# Sections that commands which only read the store leave out: they may name missing keys.
 _UPSTREAM_KEYS = frozenset(
     {"model_list", "default_upstream", "router", "auth", "embedding"}
     | {"litellm_settings", "router_settings", "general_settings"}
 ).union(key for key, kind in named("settings").items() if hasattr(kind, "NAMES_KEYS"))
-"""Sections that commands which only read the store leave out: they may name missing keys."""
 
 
 def load_settings(

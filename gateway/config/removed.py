@@ -13,8 +13,8 @@ from gateway.wire.coerce import mapping_at
 _TABLES = read_toml(__package__, "removed.toml")
 _LIMITS: Texts = _TABLES["limits"]
 _GONE: Texts = _TABLES["gone"] | _LIMITS
+# Values of `_LIMITS` that let every run go on; YAML reads `off` as false.
 _NO_LIMIT = (None, False, "off", "hand_over")
-"""Values of `_LIMITS` that let every run go on; YAML reads `off` as false."""
 
 
 def removed_keys(raw: Fields, env: Texts) -> dict[str, str]:

@@ -40,8 +40,8 @@ from gateway.values import FieldDict, Fields, T, Texts, frozen
 
 PresetName = Literal["default", "seeds"]
 
+# Values of the preset `seeds`; its file names their sources.
 SEEDS: Fields = read_toml(__package__, "seeds.toml")
-"""Values of the preset `seeds`; its file names their sources."""
 
 PRESETS: Mapping[str, Fields] = {"default": {}, "seeds": SEEDS}
 assert set(PRESETS) == set(get_args(PresetName))

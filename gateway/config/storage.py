@@ -12,11 +12,11 @@ IN_MEMORY = ":memory:"
 SPOOL = "-spool"  # suffix of the folder in which records wait for a file
 PRICES = "-prices.json"  # suffix of the list of prices that is kept for a file
 SYNCHRONOUS = ("normal", "full")
+# By the scheme of `storage.url`: what opens the stores, imported when they are opened.
 STORES: dict[str, str] = {
     "": ".backends:open_sqlite",  # the file at `storage.path`
     **written("databases"),
 }
-"""By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
 
 

@@ -129,8 +129,8 @@ class RunFold:
         self._policy = policy
         self._kept_scores = policy.fsm.longest_window
         self._judged = judged
+        # The newest steps, oldest first: `keep` of them, wherever they were read.
         self.newest = deque(earlier, maxlen=keep)
-        """The newest steps, oldest first: `keep` of them, wherever they were read."""
 
         self.index = base.run
         self.start = start

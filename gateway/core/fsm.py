@@ -25,6 +25,7 @@ class FSMState(Enum):
     END = "END"
 
 
+# The names of what the state machine decides by: four numbers in [0, 1], then three windows.
 FSM_THRESHOLDS = (
     "fast_threshold",
     "slow_threshold",
@@ -34,7 +35,6 @@ FSM_THRESHOLDS = (
     "slow_window",
     "skip_window",
 )
-"""The names of what the state machine decides by: four numbers in [0, 1], then three windows."""
 
 HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 
@@ -132,6 +132,7 @@ def _leaves_skip(history: Sequence[float], s: FSMSettings) -> bool:
     return s.skip_exit != "absorb" and _leaves_slow(history, s)
 
 
+# Every transition; all comparisons are strict. Source: docs/names.md, the state machine.
 RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
     (FSMState.INIT, _always, FSMState.NORMAL),
     (FSMState.NORMAL, _easy_window, FSMState.FAST),
@@ -142,7 +143,6 @@ RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
     (FSMState.SKIP, _leaves_skip, FSMState.NORMAL),
     (FSMState.SKIP, _demoted, FSMState.SLOW),
 )
-"""Every transition; all comparisons are strict. Source: docs/names.md, the state machine."""
 _RULES_OF = {
     state: tuple([(guard, target) for origin, guard, target in RULES if origin is state])
     for state in FSMState

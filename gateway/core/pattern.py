@@ -34,8 +34,8 @@ class Status(StrEnum):
 
 
 RETRIEVED = (Status.TRIAL, Status.ACTIVE)
+# Origin of lessons that say what ended an exact failure; also the kind of their evidence.
 ENDED = "ended"
-"""Origin of lessons that say what ended an exact failure; also the kind of their evidence."""
 
 
 class Trust(StrEnum):

@@ -30,15 +30,15 @@ from gateway.core.pattern import Tier
 from gateway.core.provider_limits import GuidanceTarget, system_marker
 from gateway.values import Value
 
+# The messages of a request, of which those that are known from before are parsed on access.
 Messages = Sequence[Message]
-"""The messages of a request, of which those that are known from before are parsed on access."""
 _OPENING = 3  # messages that are read first: a system prompt, a task, and the first answer
 _NEWEST = 2  # messages that new guidance is mostly placed at
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
+# Items of the Responses API whose `output` is a text or a list of parts, as a message's content. No
+# set: a client's type may be a list or an object, for which there is no hash.
 TEXT_RESULTS = ("function_call_output", "custom_tool_call_output")
-"""Items of the Responses API whose `output` is a text or a list of parts, as a message's content.
-No set: a client's type may be a list or an object, for which there is no hash."""
 # Items that a client sends after a call of a tool. Source: OpenAI's API reference, "Create a model
 # response", `input`.
 _RESULT_ITEMS = frozenset(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from gateway.values import T
 
+# A longer text is not remembered: clients choose these names, and must not fill the memory.
 MAX_CHARS = 64
-"""A longer text is not remembered: clients choose these names, and must not fill the memory."""
 MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten
 
 

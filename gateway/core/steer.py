@@ -142,8 +142,8 @@ class CallFacts(Value):
     learned: ModelPolicy | None = None  # the learned policy; None = the states choose the model
 
 
+# Answers to a plan's look-ups; a tier whose look-up failed has no entry.
 Found = Mapping[Tier, Sequence[PatternMatch]]
-"""Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
 
 class Proposal(Value):

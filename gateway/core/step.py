@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 
 from gateway.values import Value
 
+# What the message before a step tells the agent: to go on, that it repeats itself, that its call
+# was not found, what came before a compaction, that the person has stopped it again and again.
 Cue = Literal["", "go", "reminded", "uncalled", "compacted", "stopped"]
-"""What the message before a step tells the agent: to go on, that it repeats itself, that its call
-was not found, what came before a compaction, that the person has stopped it again and again."""
 
 
 class Action(Value):
@@ -146,8 +146,8 @@ class StepFacts(Value):
     reminded: bool = False  # the agent's harness has just reminded it that it repeats itself
 
 
+# Reads the facts of a step; pure.
 Describe = Callable[[Step], StepFacts]
-"""Reads the facts of a step; pure."""
 
 
 def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:

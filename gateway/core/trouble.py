@@ -14,8 +14,8 @@ from gateway.values import Value
 
 ActName = Literal["tell", "advise", "route", "ask", "hand_over", "end"]
 DEFAULT_ACT: ActName = "route"
+# Acts after which the call waits or is refused.
 HELD: tuple[ActName, ...] = ("ask", "end")
-"""Acts after which the call waits or is refused."""
 
 
 class Act(Value):

@@ -29,8 +29,8 @@ Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
 ChatView = FieldDict
 # Key in a choice: the items that a client sends back for it, when they differ from its message.
 ECHO = "gateway.echo"
+# Key in a view: the id under which the upstream stores the answer, for a later request.
 ANSWER_ID = "gateway.answer"
-"""Key in a view: the id under which the upstream stores the answer, for a later request."""
 
 
 class StreamRead(Value):
@@ -129,14 +129,14 @@ class SteeredRequest(ChatRequest):
         self.opaque = opaque
         self.earlier = None
         self.named = {}
+        # The id of the stored answer that the request continues instead of sending its history.
         self.previous_response_id = dialect.previous_response_id(self)
-        """The id of the stored answer that the request continues instead of sending its history."""
 
+        # The messages or items that the request itself contains.
         self.own_messages = dialect.history(self)
-        """The messages or items that the request itself contains."""
 
+        # The complete history as the core reads it, including what the upstream stores.
         self.transcript = self.own_messages
-        """The complete history as the core reads it, including what the upstream stores."""
 
     def complete(self, named: Fields, earlier: "EarlierHistory | None") -> None:
         """Add the part of the history that the upstream stores to the transcript."""
@@ -441,8 +441,8 @@ def _payload(data: bytes, loads: Loads) -> Any:
     return None
 
 
+# Replaces a message that is not available: a developer message without text or digest.
 _GONE = {"role": "developer"}
-"""Replaces a message that is not available: a developer message without text or digest."""
 
 
 class EarlierHistory(Value):

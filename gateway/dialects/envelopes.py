@@ -12,8 +12,8 @@ from gateway.errors import BadRequest
 from gateway.wire.coerce import text_at
 from gateway.wire.parsing import Loads, Span, refuse_repeated, skim
 
+# Member of a request to Code Assist that is one of the Gemini API. Source: Gemini CLI.
 _REQUEST = "request"
-"""Member of a request to Code Assist that is one of the Gemini API. Source: Gemini CLI."""
 
 
 class Enveloped(Addressed):

@@ -45,6 +45,7 @@ _FINISH = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
     ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
     "content_filter",
 )
+# Members of an answer and of a candidate. Source: Gemini API reference.
 _MEMBERS = frozenset(
     re.findall(
         r"\w+",
@@ -53,7 +54,6 @@ _MEMBERS = frozenset(
         "groundingMetadata groundingAttributions logprobsResult avgLogprobs urlContextMetadata",
     )
 )
-"""Members of an answer and of a candidate. Source: Gemini API reference."""
 _TAKEN = [{"type": "text", "text": "Got it. Thanks for the additional context!"}]  # Gemini CLI
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")

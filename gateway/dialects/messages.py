@@ -29,13 +29,13 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
 from gateway.wire.upstream_errors import name_of
 
+# Type of a delta -> the field that it contains; a call's input is put together from JSON text.
 _DELTAS = {
     "text_delta": "text",
     "thinking_delta": "thinking",
     "signature_delta": "signature",
     "input_json_delta": "partial_json",
 }
-"""Type of a delta -> the field that it contains; a call's input is put together from JSON text."""
 
 
 class BlockAssembler:
@@ -112,9 +112,9 @@ FINISH: Texts = {
     "guardrail_intervened": "content_filter",
 }
 
+# Models known to accept system messages after a user turn. Source: Anthropic's documentation,
+# "Mid-conversation system messages".
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
-"""Models known to accept system messages after a user turn. Source: Anthropic's documentation,
-"Mid-conversation system messages"."""
 
 
 _PROBES = ("quota", "count")  # all that is said in one. Source: Claude Code 2.1.332

@@ -51,8 +51,8 @@ def messages(body: Body, text: str, number: str) -> bytes:
     return _named(made["events"])
 
 
+# Member of an answer of Code Assist that is one of the Gemini API. Source: Gemini CLI.
 ANSWER = "response"
-"""Member of an answer of Code Assist that is one of the Gemini API. Source: Gemini CLI."""
 
 
 def gemini(body: Body, text: str, number: str, *, events: bool, enveloped: bool) -> bytes:

@@ -14,8 +14,8 @@ from cachetools import LRUCache
 
 from gateway.values import Fields
 
+# One embedding: float32, unit length (all zeros for a text without a known word).
 Vector = array  # of "f"
-"""One embedding: float32, unit length (all zeros for a text without a known word)."""
 
 
 class Spent(Protocol):

@@ -66,16 +66,16 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
     await send_whole(send, 204, answer)
 
 
+# Paths whose errors have Anthropic's form or, with the group, Bedrock's.
 _OTHER_FORM = re.compile(r"/v1/messages(?:/|$)|/v1\w*/projects/|(/model/)")
-"""Paths whose errors have Anthropic's form or, with the group, Bedrock's."""
 
 _SUSPICIOUS = re.compile(rb"[%\\]|(?:^|/)\.")
 _NOT_ENCODED = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # `%u002e` is a dot for some servers
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
 _END = re.compile("[;?#]")  # where a path segment ends for a server that decodes before it splits
+# A path that is still encoded after this many was encoded to hide something: servers in a row that
+# each decode once are two or three.
 _MOST_DECODINGS = 3
-"""A path that is still encoded after this many was encoded to hide something: servers in a row
-that each decode once are two or three."""
 
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
@@ -246,8 +246,8 @@ def _printable(value: bytes) -> bytes:
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
+# The version before a path, where a client adds it to an address that has it.
 _TWICE = re.compile(r"/v1(?:/v1)+(?=/)")
-"""The version before a path, where a client adds it to an address that has it."""
 
 
 def _begin(scope: Scope) -> tuple[Exchange, bool]:

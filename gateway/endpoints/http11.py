@@ -28,9 +28,9 @@ STATUS_LINE.update({status: b"HTTP/1.1 %d \r\n" % status for status in range(600
 
 _OFFER = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
+# How long, and how many, of a refused client's bytes are still read: closed at once, the connection
+# would be reset, and the client might not see the answer (RFC 9112 section 9.6).
 _LINGER_BYTES = 2**20
-"""How long, and how many, of a refused client's bytes are still read: closed at once, the
-connection would be reset, and the client might not see the answer (RFC 9112 section 9.6)."""
 
 
 class HttpProtocol(HttpToolsProtocol):

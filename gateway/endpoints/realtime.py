@@ -38,9 +38,9 @@ from gateway.wire.headers import RawHeaders, end_to_end
 # The extension of an ASGI scope under which the server offers the client's connection itself.
 HAND_OVER = "gateway.hand_over"
 _PIECE_BYTES = 2**16
+# After one side has ended, the other may finish for so long: a WebSocket is closed by a frame each
+# way (RFC 6455 section 7.1.1), the second of which crosses the end of the first.
 LAST_WORDS_S = 5.0
-"""After one side has ended, the other may finish for so long: a WebSocket is closed by a frame
-each way (RFC 6455 section 7.1.1), the second of which crosses the end of the first."""
 
 
 async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:

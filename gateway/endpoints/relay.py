@@ -34,10 +34,10 @@ from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch, UsageFilter, start_of, stream_watch
 from gateway.wire.upstream_errors import refusal_of
 
+# How server-sent events begin, whatever the label of the answer says.
 _FIELD = re.compile(rb"(?:data|event|id|retry)?:")
-"""How server-sent events begin, whatever the label of the answer says."""
+# Bytes of content, without a byte order mark and white space, that tell events from JSON.
 _ENOUGH_TO_TELL = len(b"event:")
-"""Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
 def read_whole(dialect: Dialect, watch: ResponseWatch, usage: FieldDict | None) -> UpstreamReply:
@@ -152,12 +152,12 @@ def _passing(
     return pass_on
 
 
+# So much of an answer is handed to the server at a time: the rest counts in the room until the
+# client has read what is before it.
 _PIECE_BYTES = 2**17
-"""So much of an answer is handed to the server at a time: the rest counts in the room until the
-client has read what is before it."""
 
+# Seconds between the pings of a call that waits; proxies close silent streams after a minute.
 _PING_S = 10.0
-"""Seconds between the pings of a call that waits; proxies close silent streams after a minute."""
 
 
 @dataclass(eq=False)

@@ -55,8 +55,8 @@ from gateway.wire.sse import SSEDecoder
 from gateway.wire.upstream_errors import refusal_of, status_of
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+# Messages that ask for no tokens; where keys or budgets count those, no others pass.
 _USES_NOTHING = ("response.cancel", "response.processed")
-"""Messages that ask for no tokens; where keys or budgets count those, no others pass."""
 _MOST_WAITING = 4
 _MOST_EVENTS = 64
 _MOST_WARM = 2

@@ -11,10 +11,10 @@ from gateway.values import Fields
 
 # One event: `type`, `tenant`, and numbers and names; never texts of a conversation.
 Event = Fields
+# Events queued per subscriber. Source: the reference's queue, which also drops the oldest.
 QUEUE_LIMIT = 1000
-"""Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
+# Seconds for which events are kept after a subscriber leaves: it may have lost its connection.
 LINGER_S = 60.0
-"""Seconds for which events are kept after a subscriber leaves: it may have lost its connection."""
 MAX_SUBSCRIBERS = 100  # subscribers at once; each costs one queue entry per event
 
 

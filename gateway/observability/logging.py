@@ -21,12 +21,12 @@ _KEY = re.compile(r"[sSrRpPgG](?<=\b[sSrRpPgG])(?:(?<![gG])[kK]|(?<=[gG])[wW])-[
 _BEARER = re.compile(r"(?<=[bB][eE][aA][rR][eE][rR] )[^\s\"']+")
 _BEARER_SIGN = "bearer "
 _REDACTED = "[redacted]"
+# The levels of methods that are not named for theirs, as structlog has them.
 _LEVELS = {"warn": "warning", "exception": "error"}
-"""The levels of methods that are not named for theirs, as structlog has them."""
 
 
+# The set-up of structlog that the first line does.
 _waiting: list[Callable[[], None]] = []
-"""The set-up of structlog that the first line does."""
 
 
 def configure_logging(

@@ -195,10 +195,11 @@ def _labelled(series: str, worker: int) -> str:
     return f'{name}{{worker="{worker}"}} {value}'
 
 
+# Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
+# `steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`.
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
-"""Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
-`steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`."""
 
+# The reasons in words, for people.
 UNSTEERED_WORDS: Texts = {
     "deadline": "steering took too long",
     "timeout": "waited too long",
@@ -207,7 +208,6 @@ UNSTEERED_WORDS: Texts = {
     "encoding": "compressed, and cannot be read",
     "error": "steering failed",
 }
-"""The reasons in words, for people."""
 
 
 @dataclass(eq=False)

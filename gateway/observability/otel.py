@@ -29,8 +29,8 @@ from gateway.wire.messages import content_text
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+# The last version with generative AI in it; see `docs/monitoring.md`.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
-"""The last version with generative AI in it; see `docs/monitoring.md`."""
 
 _EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",

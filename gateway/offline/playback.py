@@ -79,11 +79,11 @@ def _stand_in(tier: Tier, given: int) -> PatternMatch:
     return PatternMatch(pattern=pattern, similarity=1.0)
 
 
+# Every look-up counts as answered, with one pattern that has not been given before.
 ANSWERED = LookUps(
     look_up=lambda queries: {q.tier: [_stand_in(q.tier, len(q.exclude))] for q in queries},
     gates=Gates(e1=0.0, e2=0.0),
 )
-"""Every look-up counts as answered, with one pattern that has not been given before."""
 
 
 class RecordedCall(NamedTuple):

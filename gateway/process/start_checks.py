@@ -90,6 +90,7 @@ def refuse_workers(settings: Settings) -> None:
 
 
 _UPSTREAMS = ("default_upstream", "model_list")
+# The checks, each with the sections that it needs; the others may be at their defaults.
 _CHECKS: Mapping[Callable[[Settings], object], tuple[str, ...]] = {
     refuse_self_upstream: (*_UPSTREAMS, "server"),
     refuse_unwritable_storage: ("storage",),
@@ -97,4 +98,3 @@ _CHECKS: Mapping[Callable[[Settings], object], tuple[str, ...]] = {
     # Deployments without provider or address are refused by their table.
     lambda settings: DeploymentTable(settings, os.environ): _UPSTREAMS,
 }
-"""The checks, each with the sections that it needs; the others may be at their defaults."""

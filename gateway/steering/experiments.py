@@ -9,9 +9,9 @@ from itertools import accumulate
 from gateway.steering.identity.ids import draw
 from gateway.values import frozen
 
+# Treatments of a request, and the arms of an experiment: steered; decided about, but sent
+# unchanged; only observed.
 MODES = ("on", "shadow", "off")
-"""Treatments of a request, and the arms of an experiment: steered; decided about, but sent
-unchanged; only observed."""
 
 
 @frozen

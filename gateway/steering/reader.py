@@ -15,5 +15,5 @@ def _situation(recent: Sequence[Step], newest: LedgerStep | None) -> Situation |
     return read_situation(recent, newest.actions if newest is not None else ())
 
 
+# The reader that the core is given.
 READER = Reader(describe=describe, situation=_situation)
-"""The reader that the core is given."""

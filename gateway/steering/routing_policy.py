@@ -26,24 +26,24 @@ from gateway.core.routing import (
 from gateway.steering.identity.ids import draw
 from gateway.values import Value
 
+# Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
+# a few outcomes of a new workload do not decide yet.
 PRIOR_RUNS = 4.0
-"""Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
-a few outcomes of a new workload do not decide yet."""
+# Standard errors by which a model has to be too far from the best one before it is left. A model
+# with few outcomes also has to be as surely close enough: luck in its first runs decides nothing.
 CONFIDENCE = 0.5
-"""Standard errors by which a model has to be too far from the best one before it is left. A model
-with few outcomes also has to be as surely close enough: luck in its first runs decides nothing."""
+# Outcomes below which a cheaper model is on trial, as long as it may be close enough.
 TRIAL_RUNS = 20.0
-"""Outcomes below which a cheaper model is on trial, as long as it may be close enough."""
 TRIAL_SHARE = 5.0
+# Share of the runs that a model on trial gets, and one that may be better than the chosen one, as
+# multiples of what is explored: most runs are kept from a model of which little is known, also
+# while outcomes come late, and luck that made the choice is found out.
 DOUBT_SHARE = 1.5
-"""Share of the runs that a model on trial gets, and one that may be better than the chosen one, as
-multiples of what is explored: most runs are kept from a model of which little is known, also while
-outcomes come late, and luck that made the choice is found out."""
+# Standard errors below which it is open which of two models is to be chosen.
 DOUBT = 1.0
-"""Standard errors below which it is open which of two models is to be chosen."""
+# Runs of a workload with an outcome, after which an earlier outcome counts half: a model that
+# changes under its name is learned again.
 HALF_LIFE = 200.0
-"""Runs of a workload with an outcome, after which an earlier outcome counts half: a model that
-changes under its name is learned again."""
 
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged

@@ -78,9 +78,9 @@ def _fits(sign: Mapping[str, Any], headers: Texts) -> bool:
 
 _PROMPTS = ("prompt", "message", "task", "query", "objective", "instructions", "input")
 _KINDS = ("subagent_type", "agent_type", "agent", "agent_name", "subagent", "mode")
+# Arguments of calls that start a sub-agent. Source: the tools of Claude Code, opencode, Qwen Code,
+# Codex, Copilot CLI and Gemini CLI.
 _TASKS = ("description", "task_name", "title", "name")
-"""Arguments of calls that start a sub-agent. Source: the tools of Claude Code, opencode, Qwen Code,
-Codex, Copilot CLI and Gemini CLI."""
 _PROMPT = 400  # characters: clients add to the end of a prompt
 
 

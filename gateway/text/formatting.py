@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
+# Colours of a run's states in a terminal; its first and last have none.
 STATE_COLOURS = {"FAST": "green", "NORMAL": "cyan", "SLOW": "yellow", "SKIP": "red"}
-"""Colours of a run's states in a terminal; its first and last have none."""
 
 
 def about(text: str, estimated: object) -> str:

@@ -16,13 +16,13 @@ from gateway.text.search import Expressions
 
 MARK = "[masked:"  # the beginning of what replaces a secret; the kind and a bracket follow
 
+# After so many forms of one rule that turned out to be none, all that follow count as secrets: a
+# text made to be slow is masked more, and not looked at for longer.
 MOST_REFUSED = 1000
-"""After so many forms of one rule that turned out to be none, all that follow count as secrets: a
-text made to be slow is masked more, and not looked at for longer."""
 
+# Characters: beyond ASCII a lower-cased letter costs 7 to 14 ns, during which nothing else runs in
+# the process; 9.5 million in one piece took 70 to 130 ms.
 _LOWERED_AT_ONCE = 2**17
-"""Characters: beyond ASCII a lower-cased letter costs 7 to 14 ns, during which nothing else runs in
-the process; 9.5 million in one piece took 70 to 130 ms."""
 
 
 class SecretSpan(NamedTuple):
@@ -111,12 +111,12 @@ def _value(text: str, match: re.Match[str]) -> str:
 
 
 _RANDOM_LENGTH = 16
+# Letters alone need to be more: of 20 random ones a fifth are capitals after small letters.
 _LETTERS_LENGTH = 20
-"""Letters alone need to be more: of 20 random ones a fifth are capitals after small letters."""
+# For `bytes.translate`: digits are 1, small letters 2, capitals 3, all others 4.
 _CLASSES = (b"\4" * 48 + b"\1" * 10 + b"\4" * 7 + b"\3" * 26 + b"\4" * 6 + b"\2" * 26).ljust(
     256, b"\4"
 )
-"""For `bytes.translate`: digits are 1, small letters 2, capitals 3, all others 4."""
 
 
 def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
@@ -144,8 +144,8 @@ _FILLED = re.compile(
     re.IGNORECASE,
 )
 _PATH = re.compile(r"(?:\.{0,2}|~)/|[A-Za-z]:\\")
+# Code that reads an attribute, or calls: `form2.cleaned_data`.
 _CODE = re.compile(r"[A-Za-z_]\w{0,64}+(?:\.[A-Za-z_]\w{0,64}+){1,16}+$|\w{1,64}+[\[(]", re.ASCII)
-"""Code that reads an attribute, or calls: `form2.cleaned_data`."""
 _STRONG = ("pass", "pwd", "secret")
 _DIGEST = re.compile(r"[0-9a-f]{32,128}+", re.IGNORECASE)
 _NAMES = re.compile(r"pass|pw|secret|token|key|user|hash|name|field|value|self|None", re.IGNORECASE)
@@ -239,8 +239,8 @@ _CHECKS = {
     "prefixed key": _is_prefixed_key,
     "user info": _is_user_info,
 }
+# Start of a token: not in a word, but after an escaped line end or a terminal's colour.
 _START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt])|(?<=[0-9]m))"
-"""Start of a token: not in a word, but after an escaped line end or a terminal's colour."""
 
 
 class _Rule:
@@ -292,8 +292,8 @@ def _places(lowered: str, anchor: str) -> Iterator[int]:
 
 
 _RULES = [_Rule(**rule) for rule in _DATA["rule"]]
+# Most texts have nothing of this, and are not searched further.
 _NEEDED = Expressions(
     [rule.needs for rule in _RULES if rule.needs],
     texts=[anchor for rule in _RULES if not rule.needs for anchor in rule.anchors],
 )
-"""Most texts have nothing of this, and are not searched further."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from gateway.data_files import read_toml
 
 SHARED_WORDS = 2  # fewest content words of the shorter sentence, numbers not counted
+# Lowest share of the longer sentence's content words that the shorter one has. Both were chosen on
+# the sentences of one team: no two that say something else should be joined.
 SHARED_PART = 0.5
-"""Lowest share of the longer sentence's content words that the shorter one has. Both were chosen on
-the sentences of one team: no two that say something else should be joined."""
 
 ENGLISH = (
     0.2  # share of common words: English prose has nearly twice that, German and Spanish a tenth

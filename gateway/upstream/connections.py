@@ -22,8 +22,8 @@ from gateway.tasks import Threads, loading
 from gateway.upstream.http1 import Handover, IdleGuard, PooledConnection
 from gateway.wire.headers import RawHeaders
 
+# Methods whose requests mostly have no body, and then no length either (RFC 9110, 8.6).
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods whose requests mostly have no body, and then no length either (RFC 9110, 8.6)."""
 _NEXT_ADDRESS_S = 0.25  # RFC 8305 section 8: after this the next address is tried, too
 _NAMES_S = 60.0  # as long are the addresses of a name kept
 _MOST_NAMES = 1000
@@ -270,9 +270,9 @@ def _basic(user: str, password: str) -> bytes:
     return b"Basic " + base64.b64encode(f"{user}:{password}".encode("latin-1"))
 
 
+# OpenSSL's errors of certificates that break RFC 5280 (x509_vfy.h, PATHLEN_INVALID_FOR_NON_CA to
+# EC_KEY_EXPLICIT_PARAMS). Python 3.13 and later check them by default (VERIFY_X509_STRICT).
 _STRICT_CODES = range(80, 95)
-"""OpenSSL's errors of certificates that break RFC 5280 (x509_vfy.h, PATHLEN_INVALID_FOR_NON_CA to
-EC_KEY_EXPLICIT_PARAMS). Python 3.13 and later check them by default (VERIFY_X509_STRICT)."""
 
 
 async def _tunnel(connection: PooledConnection, origin: Origin) -> asyncio.Transport:

@@ -40,8 +40,8 @@ _OTHER = "other"  # what such headers belong to
 _PREFIXES = ((b"x-goog-", "google"), (b"x-amz-", "aws"), (b"chatgpt-", "chatgpt"))
 _PROTOCOLS = b"sec-websocket-protocol"
 _PROTOCOL_KEY = b"openai-insecure-api-key."  # how a browser sends OpenAI its key (Realtime API)
+# The cookie of a browser's session with the dashboard, which browsers send to every path.
 SESSION_COOKIE = "gateway_session"
-"""The cookie of a browser's session with the dashboard, which browsers send to every path."""
 
 _SESSION = re.compile(rb"(?:^|;)\s*" + SESSION_COOKIE.encode() + rb"=[^;]*")
 
@@ -52,14 +52,14 @@ _ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in TABLE["key_forms"].
 _FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")
 _TOKEN = re.compile(r"(?<![A-Za-z0-9])eyJ[\w-]{4,300}\.([\w-]{1,16000})")  # RFC 7519
 _CHATGPT_CLAIM = "https://api.openai.com/auth"
+# Providers whose credentials stand for a person or an account, and go to no server of the
+# operator's but one that is configured for their API.
 _LOGINS = frozenset({"chatgpt", "github", "google", "aws"})
-"""Providers whose credentials stand for a person or an account, and go to no server of the
-operator's but one that is configured for their API."""
 
+# The family of a host that the operator configured for such an API, where its name shows none.
 _OF_SEAT = {"chatgpt": "chatgpt", "bedrock": "aws", "copilot": "github"} | dict.fromkeys(
     ("google", "vertex", "code_assist"), "google"
 )
-"""The family of a host that the operator configured for such an API, where its name shows none."""
 
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
 

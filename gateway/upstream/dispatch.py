@@ -46,12 +46,12 @@ INSTANCE_HEADER = b"x-gateway-instance"
 # Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
+# The beginning of the names in `router.fallbacks` for a kind of refusal.
 _FALLBACKS_FOR = {"length": "context_window:", "policy": "content_policy:"}
-"""The beginning of the names in `router.fallbacks` for a kind of refusal."""
 _FAILS = re.compile(b"error|failed")
+# Longest wait for the first event of an answer before its head is sent: clients and proxies wait a
+# minute for a head.
 _SHOWN_S = 5.0
-"""Longest wait for the first event of an answer before its head is sent: clients and proxies wait a
-minute for a head."""
 _PACKED_AT_ONCE = 2**15  # bytes that take about a millisecond to pack
 
 
@@ -149,8 +149,8 @@ class Dispatcher:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.signer = CloudSigner(self.table)
+        # Base URL, path and model of what upstreams have no route for.
         self._unspoken: LRUCache[str, bool] = LRUCache(_MOST_REFUSALS)
-        """Base URL, path and model of what upstreams have no route for."""
 
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
@@ -411,8 +411,8 @@ async def _packed_again(body: bytes, coding: bytes) -> bytes:
 
 
 _LIMIT = 429  # the status of an answer that a limit refuses
+# Answers to a path that a server does not have.
 _NO_ROUTE = frozenset({404, 405})
-"""Answers to a path that a server does not have."""
 
 
 def _may_lack_route(call: UpstreamCall, answer: TargetAnswer) -> bool:

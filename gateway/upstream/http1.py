@@ -16,8 +16,8 @@ from gateway.errors import UpstreamMalformed, UpstreamTimeout
 from gateway.values import FieldDict
 from gateway.wire.headers import RawHeaders
 
+# The empty line behind a head, with the end of the line before it.
 _HEAD_END = re.compile(rb"\n\r?\n")
-"""The empty line behind a head, with the end of the line before it."""
 # Of versions that are read as HTTP/1.1.
 _NEWER = re.compile(rb"HTTP/1\.[2-9](?= )")
 _LENGTH = re.compile(rb"content-length:", re.IGNORECASE)
@@ -25,16 +25,16 @@ _LENGTH = re.compile(rb"content-length:", re.IGNORECASE)
 # Takes the next bytes of an answer; False: not these, the reading task has to handle them.
 Sink = Callable[[bytes], bool]
 _BUFFER_BYTES = 2**17  # more is not read ahead of a slow client: it is one read of uvloop
+# Longest head, and longest part without content of what follows it: trailers, what frames chunks.
+# More than any server sends, and little enough for as many connections as there may be.
 _MAX_HEAD_BYTES = 2**18
-"""Longest head, and longest part without content of what follows it: trailers, what frames chunks.
-More than any server sends, and little enough for as many connections as there may be."""
+# A shorter body is copied behind its head; a longer one goes out with it uncopied.
 _JOINED_BYTES = 2**13
-"""A shorter body is copied behind its head; a longer one goes out with it uncopied."""
+# RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for.
 BODILESS = (204, 304)
-"""RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for."""
+# The end of a chunk, or of the head, and the size of the next chunk with its extensions, between
+# whose parts there may be white space (RFC 9112 section 7.1.1).
 _SIZE = re.compile(rb"\r?\n([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\n").match
-"""The end of a chunk, or of the head, and the size of the next chunk with its extensions, between
-whose parts there may be white space (RFC 9112 section 7.1.1)."""
 _PART_OF_SIZE = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?\r?)?").fullmatch
 
 

@@ -99,8 +99,8 @@ class ModelCatalogue:
     def __init__(self, table: DeploymentTable, model_info: Mapping[str, Fields]):
         self._table = table
         self._own = model_info
+        # The entry of a requested name; None when it is in neither list nor config.
         self.info = lru_cache(1000)(self._info)
-        """The entry of a requested name; None when it is in neither list nor config."""
         known = default_list()
         self.relative = known.relative if known is not None else lambda _: None
 

@@ -37,8 +37,8 @@ def litellm_names() -> frozenset[str]:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
+# `providers.toml`; its comments say what each part is.
 TABLE: Fields = read_toml(__package__, "providers.toml")
-"""`providers.toml`; its comments say what each part is."""
 
 KEY_VARIABLES: Mapping[str, Sequence[str]] = TABLE["key_variables"]
 BASELESS, TRANSLATED_PROVIDERS = (frozenset(TABLE[name]) for name in ("baseless", "translated"))

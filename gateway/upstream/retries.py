@@ -11,21 +11,21 @@ from gateway.upstream.deployments import Target
 # 5xx. A server that does not know the method (501) or the version of HTTP (505) will not know it
 # then, either, and a conflict (409) is the client's to resolve. Sources: RFC 9110 section 15, RFC
 # 8470 section 5.2.
+# Statuses after which the same target is asked again.
 AT_SAME_TARGET = frozenset({408, 425, 429, *range(500, 1000)}) - {501, 505}
-"""Statuses after which the same target is asked again."""
 
+# Statuses after which another target is asked.
 AT_OTHER_TARGET = AT_SAME_TARGET | {501, 505}
-"""Statuses after which another target is asked."""
 
+# Answers to credentials and a model name: where these are the operator's and not the client's,
+# another target has other ones.
 WITH_OTHER_KEY = frozenset({401, 403, 404})
-"""Answers to credentials and a model name: where these are the operator's and not the client's,
-another target has other ones."""
 
+# Statuses of a refusal that may be about what is in the request: another model may take it.
 FOR_CONTENT = frozenset({400, 403, 413, 422})
-"""Statuses of a refusal that may be about what is in the request: another model may take it."""
 
+# Keys of a client's request that are LiteLLM's own and no provider's.
 ROUTER_KEYS = ("fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
-"""Keys of a client's request that are LiteLLM's own and no provider's."""
 
 
 def may_help(status: int, target: Target) -> bool:

@@ -23,8 +23,8 @@ _ADDS_UP = re.compile(
     rb'"(?:content|reasoning_content|reasoning|refusal|arguments|name)":\s*"|"logprobs":\s*\{'
 )
 _PIECE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')  # the inside of a JSON string
+# After this number of chunks in a row that form no run, no more runs are looked for.
 _PATIENCE = 3
-"""After this number of chunks in a row that form no run, no more runs are looked for."""
 
 
 def parse_plain(stream: bytes, loads: Callable[[bytes], Any]) -> list[Any] | None:

@@ -88,11 +88,11 @@ def as_json_value(value: object) -> FieldDict:
     raise TypeError(f"{type(value).__name__} has no place in a record")
 
 
+# Characters of a piece: splitting so many into words takes 8 ms, of all that is done here the
+# longest.
 PIECE_CHARACTERS = 2**19
-"""Characters of a piece: splitting so many into words takes 8 ms, of all that is done here the
-longest."""
+# The one letter whose lower case depends on the letters around it.
 _FINAL_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"
-"""The one letter whose lower case depends on the letters around it."""
 
 
 def lowered(text: str) -> str:

@@ -28,8 +28,8 @@ _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _VOLATILE_PARTS = ("thinking", "redacted_thinking", "reasoning", "refusal")
 _CALL_ITEMS = ("function_call", "custom_tool_call")
 _RESULT_ITEMS = ("function_call_output", "custom_tool_call_output")
+# The type of an item that refers to one which the server stores, by its id.
 REFERENCE = "item_reference"
-"""The type of an item that refers to one which the server stores, by its id."""
 
 # Responses clients drop or add these; cache markers move to the newest message on each call.
 _VOLATILE_KEYS = ("cache_control", "id", "status")

@@ -49,12 +49,12 @@ class ChatRequest:
         self.raw = raw
         self.body = body
         self.model = str(body.get("model", ""))
+        # Whether the client asked for a stream.
         self.stream = body.get("stream") is True
-        """Whether the client asked for a stream."""
 
         listed = body.get(list_key)
+        # The messages as parsed; elements may be malformed.
         self.messages: Sequence[Any] = listed if isinstance(listed, (list, KnownMessages)) else []
-        """The messages as parsed; elements may be malformed."""
 
         self.list_key = list_key
         self.known = known

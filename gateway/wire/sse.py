@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+# An error that an upstream writes into a stream without the field that would make it an event.
 _BARE_ERROR = re.compile(rb'\s*(\{\s*"(?:error"|type":\s*"error").*)', re.DOTALL)
-"""An error that an upstream writes into a stream without the field that would make it an event."""
 
 # Atomic groups, so that one CRLF is never taken for two line ends.
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")

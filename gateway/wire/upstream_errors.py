@@ -8,11 +8,11 @@ from gateway.data_files import read_toml
 from gateway.values import Fields, Texts
 from gateway.wire.coerce import as_int, as_mapping
 
+# Why a request was refused: it is too long for the model, its content is not allowed, its form is
+# wrong, or its answer does not say.
 Kind = Literal["length", "policy", "shape", "unknown"]
-"""Why a request was refused: it is too long for the model, its content is not allowed, its form is
-wrong, or its answer does not say."""
+# The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form.
 Refusal = Fields
-"""The members of an error object in OpenAI's, Anthropic's, Google's or AWS's form."""
 
 _DATA = read_toml(__package__, "upstream_errors.toml")
 STATUS_OF_TYPE: Mapping[Any, int] = {

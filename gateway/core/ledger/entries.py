@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from gateway.core.step import Action, ActionFacts, CallArguments, CallText
 
+# Entries that a run remembers, the newest ones: a bound on memory.
 MAX_ENTRIES = 128
-"""Entries that a run remembers, the newest ones: a bound on memory."""
+# Calls that bring news, after which an entry counts as left: the agent does something else.
 PATIENCE = 6
-"""Calls that bring news, after which an entry counts as left: the agent does something else."""
 
 
 class Ending(Enum):
@@ -35,8 +35,8 @@ class Ending(Enum):
     SAID_AGAIN = "was said again"
 
 
+# The endings of tries that reached nothing.
 FAILURES = frozenset((Ending.FAILED, Ending.DENIED, Ending.REFUSED, Ending.LATER))
-"""The endings of tries that reached nothing."""
 
 
 class Clock(Struct):
@@ -250,8 +250,8 @@ def settles(entry: Entry, action: Action, facts: ActionFacts) -> bool:
     return bool(entry.objects) and entry.objects <= facts.question.objects
 
 
+# Longest name of an object.
 LABEL_CHARS = 70
-"""Longest name of an object."""
 
 
 def quoted(text: str) -> str:

@@ -24,8 +24,8 @@ class Files:
 
     def __init__(self) -> None:
         self._edits: dict[str, deque[tuple[FileEdit, int]]] = {}
+        # True if the newest edit replaced what the edit before had put into one line.
         self.one_place = False
-        """True if the newest edit replaced what the edit before had put into one line."""
 
     def edited(self, since: int) -> str:
         """The file that was edited last, if that was after step `since`; else ""."""

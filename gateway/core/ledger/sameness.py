@@ -23,8 +23,8 @@ _PLACE = re.compile(r"https?://\S|[\w-]/[\w-]")
 _DRAWN = re.compile(r"(?<!\S)[^\s\d]*+\d\S*")
 LISTS = frozenset(("$ls", "$find", "$tree", "$wc", "$du", "$stat"))
 _FILE = re.compile(r"(?<![\w-])[\w-]++\.\w{1,5}\b")
+# Files that two listings must have, and have in common.
 LEAST_FILES = 3
-"""Files that two listings must have, and have in common."""
 
 
 class SeenCall(Value):

@@ -12,11 +12,11 @@ from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.step import ActionFacts
 
 SET_AGAIN = 3
+# Times that something was set to the same value, or claimed, from which it is an alarm.
 CLAIMED_AGAIN = 3
-"""Times that something was set to the same value, or claimed, from which it is an alarm."""
 STOPPED = "the person stopped the agent three times within twelve steps"
+# Words from which a closing message is a claim; a shorter one is a form of words.
 CLAIM_WORDS = 6
-"""Words from which a closing message is a claim; a shorter one is a form of words."""
 REMEMBERED = 256  # settings and claims that are remembered: a bound on memory
 _SETS = re.compile(  # commands that give a name a value
     r"\b(?:git\s+remote\s+(?:add|set-url)|git\s+config\s+(?!--get|--list|-l)\S+\s+\S"

@@ -6,8 +6,8 @@ from gateway.core.ledger.entries import Entry
 from gateway.core.step import ActionFacts
 from gateway.values import Value
 
+# `same`, `reworded`: the call brings what the run has seen; `pending`: it waits for something.
 Kind = Literal["new", "failed", "same", "reworded", "pending", "cancelled"]
-"""`same`, `reworded`: the call brings what the run has seen; `pending`: it waits for something."""
 REPEATS = ("same", "reworded")
 
 
@@ -20,5 +20,5 @@ class Try(Value):
     entry: Entry | None = None  # the entry that it joined; None for a try that brings news
 
 
+# The calls of a step, each with its try.
 Tries = tuple[tuple[ActionFacts, Try], ...]
-"""The calls of a step, each with its try."""

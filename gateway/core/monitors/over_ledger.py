@@ -8,6 +8,7 @@ from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.ledger.tries import REPEATS
 from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK, RobustSettings
 
+# Tries of an entry from which it is an alarm.
 DUE: Mapping[Ending, int] = {
     Ending.FAILED: 4,
     Ending.DENIED: 4,
@@ -22,15 +23,14 @@ DUE: Mapping[Ending, int] = {
     Ending.UNMOVED: 5,
     Ending.SAID_AGAIN: 4,
 }
-"""Tries of an entry from which it is an alarm."""
+# Tries of one failing call from which it is an alarm, if they came nearly in a row.
 DUE_AT_ONCE = 3
-"""Tries of one failing call from which it is an alarm, if they came nearly in a row."""
+# Steps for each try below which tries came nearly in a row.
 IN_A_ROW = 1.5
-"""Steps for each try below which tries came nearly in a row."""
+# Times that a call gave the same result from which it is an alarm, with other work in between.
 DUE_BETWEEN = 7
-"""Times that a call gave the same result from which it is an alarm, with other work in between."""
+# Tries of a failure from which it is an alarm, if there was a change before the newest.
 DUE_CHANGED = 5
-"""Tries of a failure from which it is an alarm, if there was a change before the newest."""
 DUE_SCORE = 0.6  # score of an entry that is due: the default fire threshold
 PER_TRY = 0.1  # score of each further try
 

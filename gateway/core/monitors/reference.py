@@ -102,8 +102,8 @@ EDIT_TOOLS = frozenset({"edit", "write", "str_replace", "str_replace_editor"}) |
 )
 REVERT_MARGIN = 0.10
 FULL_CYCLES = 2
+# The distinct stretches of three characters, each as a triple (faster to make than text).
 Trigrams = frozenset[tuple[str, str, str]]
-"""The distinct stretches of three characters, each as a triple (faster to make than text)."""
 _STRETCH = re.compile(r"[\w./\\\-]+")
 _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 

@@ -16,9 +16,9 @@ from gateway.core.monitors.table import (
 from gateway.values import frozen
 
 CALLS_OF_WORK = 189
+# Calls that solved runs rarely need, of agents that read, change or run files and of others.
+# Source: four times the 98th percentile of the solved among 654 recorded runs.
 CALLS_OF_TALK = 56
-"""Calls that solved runs rarely need, of agents that read, change or run files and of others.
-Source: four times the 98th percentile of the solved among 654 recorded runs."""
 
 
 @frozen

@@ -166,8 +166,8 @@ class RobustSuite(Suite[LedgerStep]):
         )
 
 
+# The name in an alarm about what returns over the runs of a session.
 SESSION = "session"
-"""The name in an alarm about what returns over the runs of a session."""
 
 
 def session_alarm(returned: Returned) -> Alarm:

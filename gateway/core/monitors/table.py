@@ -64,22 +64,22 @@ def _added_rows() -> tuple[MonitorRow, ...]:
 
 
 TABLE: tuple[MonitorRow, ...] = (*_BUILT_IN, *_added_rows())
+# Names of the monitors, in the order in which they are scored and shown.
 MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
-"""Names of the monitors, in the order in which they are scored and shown."""
+# Names of the monitors that raise alarms in suite `robust` unless `monitors.alarms` says other.
 ALARMING: tuple[str, ...] = tuple(row.name for row in TABLE if "robust" not in row.reads_in)
-"""Names of the monitors that raise alarms in suite `robust` unless `monitors.alarms` says other."""
+# Failure type by monitor.
 FAILURE_TYPES: Texts = MappingProxyType({row.name: row.failure_type for row in TABLE})
-"""Failure type by monitor."""
+# The failure types, each once.
 FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))
-"""The failure types, each once."""
 DEFAULT_PROFILE = "coding"
+# Weight of each monitor by built-in profile.
 PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         profile: MappingProxyType({row.name: getattr(row.weights, profile) for row in TABLE})
         for profile in ProfileWeights.__struct_fields__
     }
 )
-"""Weight of each monitor by built-in profile."""
 
 
 SUITES = {"reference": ".reference:ReferenceSuite", "robust": ".suite:RobustSuite"}

@@ -23,18 +23,18 @@ MESSAGE = 0.3
 EMPTY = 0.35
 WAITING = 0.3
 FIRST_FAILURE = 0.45
+# Difficulty of the first, second, ... failure of one object.
 FAILURES = (FIRST_FAILURE, 0.65, 0.75, 0.82, 0.88, 0.9, 0.92, 0.94)
-"""Difficulty of the first, second, ... failure of one object."""
+# Added from the third failure on, if nothing has changed since the one before.
 UNCHANGED = 0.05
-"""Added from the third failure on, if nothing has changed since the one before."""
+# Difficulty of the first, second, ... time that a call brings what the run has.
 REPETITIONS = (NEWS, 0.55, 0.65, 0.8, 0.88, 0.9, 0.92, 0.94)
-"""Difficulty of the first, second, ... time that a call brings what the run has."""
 WORKS_ON = 0.5
+# Difficulty of other work while a failure is open, after two and after more of it.
 WORKS_ON_LONG = 0.62
-"""Difficulty of other work while a failure is open, after two and after more of it."""
 RECOVERED = 0.55
+# Difficulty of the first and the second success after a repeated failure.
 RECOVERED_TWICE = 0.4
-"""Difficulty of the first and the second success after a repeated failure."""
 LONG = 3
 
 
@@ -141,6 +141,7 @@ def _brings_news(_step: LedgerStep) -> Difficulty:
     return Difficulty(value=NEWS, reason="neither a failure nor a repetition")
 
 
+# The rows, in the order in which they are asked; the first that fits counts.
 TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
     _fails,
     _waits,
@@ -151,7 +152,6 @@ TABLE: tuple[Callable[[LedgerStep], Difficulty | None], ...] = (
     _finds_nothing,
     _brings_news,
 )
-"""The rows, in the order in which they are asked; the first that fits counts."""
 
 
 def _worst(entries: Sequence[Entry]) -> Entry | None:

@@ -29,8 +29,8 @@ UNKNOWN = 0.5  # Score of a step without text. Source: docs/names.md, the step s
 
 Judged = Mapping[str, float]  # scores that a model gave, by key; see `Judgeable.key`
 
+# The reason of a score that a model gave.
 JUDGED = "the judge's score"
-"""The reason of a score that a model gave."""
 NOT_JUDGED: Judged = MappingProxyType({})
 
 

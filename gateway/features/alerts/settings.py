@@ -25,8 +25,8 @@ RuleName = Literal[
     "unsteered",
 ]
 SINKS = ("webhook", "slack", "discord", "apprise")
+# Entry points of other packages: each names what makes a message, as in `KINDS`.
 SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
-"""Entry points of other packages: each names what makes a message, as in `KINDS`."""
 if TYPE_CHECKING:
     SinkKind = str
 else:

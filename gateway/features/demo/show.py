@@ -23,8 +23,8 @@ from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
 
 MODEL = "gpt-4o"
+# US dollars a token of that model. Source: the list in LiteLLM 1.110.2.
 PRICES = {"prompt_tokens": 2.5e-6, "completion_tokens": 10e-6}
-"""US dollars a token of that model. Source: the list in LiteLLM 1.110.2."""
 SETTINGS = {
     # The demo must not depend on how busy the machine is.
     "steering": {"deadline_ms": 10_000},

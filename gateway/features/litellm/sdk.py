@@ -27,9 +27,9 @@ from gateway.features.litellm.transport import CallTransport, ProviderCall, curr
 from gateway.observability.logging import get_logger
 from gateway.values import Fields
 
+# Package of two modules that LiteLLM's Messages streams import to write records, and that need a
+# web framework which LiteLLM does not install. The lane has its own records: stand-ins are enough.
 _PROXY_ROUTES = "litellm.proxy.pass_through_endpoints"
-"""Package of two modules that LiteLLM's Messages streams import to write records, and that need a
-web framework which LiteLLM does not install. The lane has its own records: stand-ins are enough."""
 
 
 class PassThroughEndpointLogging:

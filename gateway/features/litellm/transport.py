@@ -186,8 +186,8 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 
 current_call: "ContextVar[ProviderCall | None]" = ContextVar("litellm_call", default=None)
+# The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure.
 Send = Callable[[str, httpx.URL, RawHeaders, bytes], Awaitable[LaneResponse]]
-"""The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure."""
 
 
 class Received(Struct, kw_only=True):

@@ -42,8 +42,8 @@ from gateway.text.formatting import amount
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
+# The filters that are always in sight; the others are folded up.
 _FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
-"""The filters that are always in sight; the others are folded up."""
 
 _TAGS_SHOWN = 3
 _COUNTED = 1000  # sessions: of more the list says that there are more
@@ -242,9 +242,9 @@ async def _allow(visit: Visit, form: Any) -> None:
     )
 
 
+# Steps of a run that its chart and its table show, the first ones or those around the chosen one: a
+# page of them has 1 MB.
 CHART_STEPS = 1000
-"""Steps of a run that its chart and its table show, the first ones or those around the chosen one:
-a page of them has 1 MB."""
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]

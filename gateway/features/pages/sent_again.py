@@ -53,8 +53,8 @@ _HEADERS = [
     (b"accept-encoding", b"identity"),
     (b"anthropic-version", b"2023-06-01"),
 ]
+# Members of which a part or a message has one, as long as it says or answers anything.
 _SAYS = ("text", "content", "parts", "output", "tool_call_id", "tool_use_id", "call_id")
-"""Members of which a part or a message has one, as long as it says or answers anything."""
 
 
 class Choice(TenantParameter):

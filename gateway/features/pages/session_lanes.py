@@ -19,8 +19,8 @@ from gateway.stores.totals import plus
 from gateway.values import Value
 
 KINDS = ("model", "tools", "sub-agents", "work", "waiting")
+# Seconds that a time when nobody worked may take on the axis; the rest of it is cut out.
 LONGEST_IDLE_S = 30.0
-"""Seconds that a time when nobody worked may take on the axis; the rest of it is cut out."""
 Span = tuple[float, float]  # beginning and end, epoch seconds
 
 
@@ -105,9 +105,9 @@ def place_of(at: float, axis: Sequence[Span]) -> float:
     return earlier[1] + share * (later[1] - earlier[1])
 
 
+# Parts of a lane. With more stretches than that, each part shows the longest that begins in it, so
+# that a lane of any length has 30 kB at most.
 MOST_CELLS = 120
-"""Parts of a lane. With more stretches than that, each part shows the longest that begins in it, so
-that a lane of any length has 30 kB at most."""
 _FINE = 500  # parts of other lanes: about two pixels
 
 

@@ -48,11 +48,11 @@ class PriceList:
             "source": "the installed LiteLLM",
         }
         self.beneath: PriceList | None = None  # has the models that this one lacks
+        # The entry of a model (`provider/name` or a bare name); None for one the list lacks.
         self.capabilities = lru_cache(_MOST_KEPT)(self._search)
-        """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
+        # (name, entry) of the relative with a price whose name is most like that of a model which
+        # the list lacks, and has its first word; None without one.
         self.relative = lru_cache(_MOST_KEPT)(self._nearest)
-        """(name, entry) of the relative with a price whose name is most like that of a model which
-        the list lacks, and has its first word; None without one."""
 
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):

@@ -98,8 +98,8 @@ class _Server(GatewayServer):
         self.runtime = app.runtime
         self.loop: asyncio.AbstractEventLoop | None = None
         self.run_ids: dict[str, None] = {}
+        # Called when a person is asked whether a run may go on.
         self.asked: Callable[[Control], None] | None = None
-        """Called when a person is asked whether a run may go on."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to collect, and serve."""

@@ -183,8 +183,8 @@ def _merged(before: Fields, fresh: Fields) -> FieldDict:
 
 
 NOT_FOUND = 127
+# Exit statuses of the shell for a command that cannot be started.
 NOT_EXECUTABLE = 126
-"""Exit statuses of the shell for a command that cannot be started."""
 
 _PASSED_ON = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _WAITED_FOR = (*_PASSED_ON, "SIGTSTP", "SIGCHLD")

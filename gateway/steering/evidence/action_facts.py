@@ -207,9 +207,9 @@ def describe_action(action: Action) -> ActionFacts:
     )
 
 
+# Arguments of tools that let a model answer. Source: those that start sub-agents in Claude Code,
+# opencode, Qwen Code, Codex, Copilot CLI and Gemini CLI, and fetch pages with a question.
 _ORDERS = re.compile(r'"(?:prompt|objective|(?:sub)?agent_(?:type|name))"\s*:')
-"""Arguments of tools that let a model answer. Source: those that start sub-agents in Claude Code,
-opencode, Qwen Code, Codex, Copilot CLI and Gemini CLI, and fetch pages with a question."""
 
 
 def _denies(action: Action, call: ReadCall, words: frozenset[str]) -> bool:

@@ -40,11 +40,11 @@ def _hash_lines(text: str) -> Iterator[bytes]:
             yield digest_fields("line", words)[:_HASH_BYTES]
 
 
+# Characters of a system text in which its instruction is found: some begin with their name.
 _SYSTEM_CHARACTERS = 700
-"""Characters of a system text in which its instruction is found: some begin with their name."""
 _HEAD_CHARACTERS = 500
+# Characters at the ends of a user message searched for the instruction, next to a quote.
 _TAIL_CHARACTERS = 300
-"""Characters at the ends of a user message searched for the instruction, next to a quote."""
 _VERB = (
     r"\b(?:generate|create|write|suggest|provide|give|produce|propose|craft|make|choose|output"
     r"|come up with|summari[sz]e|extract|(?:respond|reply|return|answer)(?: \w+){0,2} with|need"
@@ -68,8 +68,8 @@ _ASKS = re.compile(
 _ABOUT = re.compile(
     rf"{_WHAT}|\b(?:user'?s? )(?:first )?message\b|\u5bf9\u8bdd|\u4f1a\u8bdd|\u804a\u5929"
 )
+# One of these is in each request for a title; searching for plain text costs a tenth.
 _SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
-"""One of these is in each request for a title; searching for plain text costs a tenth."""
 _NEAR_CHARACTERS = 200
 _STARTS_WITHIN = 120  # a user message asks for a title at once; a task may mention titles later
 
@@ -111,13 +111,13 @@ _SUMMARY_SYSTEM = re.compile(
     r"|a specialized system component responsible for distilling chat history"  # Gemini CLI
     r"|an? (?:anchored )?context summarization a(?:gent|ssistant))"  # opencode, pi
 )
+# Texts by which agents have their history summarised. Source: the agents' code, autumn 2026.
 _SUMMARY_PROMPT = re.compile(
     r"\s*(?:CRITICAL: Respond with TEXT ONLY.{0,1500}?)?Your task is to create a detailed summary "
     r"of (?:the conversation so far|the RECENT portion of|this conversation)"  # Claude Code
     r"|\s*You are performing a CONTEXT CHECKPOINT COMPACTION",  # Codex, of other providers' models
     re.DOTALL,
 )
-"""Texts by which agents have their history summarised. Source: the agents' code, autumn 2026."""
 
 
 def asks_for_summary(system: str, said: str) -> bool:
@@ -145,9 +145,9 @@ def split_ending(message: object) -> tuple[str, list[object]]:
     return "".join([part["text"] for part in parts[end:]]), rest
 
 
+# Types of the items that stand for a compacted history in the Responses API. No set: a client's
+# type may be a list or an object, for which there is no hash.
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
-"""Types of the items that stand for a compacted history in the Responses API. No set: a client's
-type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(StrEnum):

@@ -301,12 +301,12 @@ BODY_SOURCES: tuple[BodySource, ...] = (
     BodySource(name="prompt_cache_key"),
 )
 EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
+# All sources in the order in which they are read, configured headers second; the first usable one
+# wins. Never read: `user`, `safety_identifier`, keys, addresses, traces: several conversations
+# share those.
 ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
-"""All sources in the order in which they are read, configured headers second; the first usable one
-wins. Never read: `user`, `safety_identifier`, keys, addresses, traces: several
-conversations share those."""
+# Sources whose value some clients share between conversations, to hit the provider's cache.
 WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
-"""Sources whose value some clients share between conversations, to hit the provider's cache."""
 
 
 class Identity(Value):

@@ -26,8 +26,8 @@ _ASKS = tuple(_TABLE["asks"][1:])
 _ROLES = tuple(_TABLE["roles"])
 _NOTE_TAG = _opening(_TABLE["note_tags"])
 _TAG = _opening((*_TABLE["note_tags"], *_TABLE["order_tags"]))
+# One block around a whole text. A name of several words is a client's; HTML has none.
 _BLOCK = re.compile(r"<([a-z]\w*[-_][\w-]+)(?:\s[^<>]{0,300})?>.*</\1>", re.DOTALL)
-"""One block around a whole text. A name of several words is a client's; HTML has none."""
 
 
 def typed_words(text: str) -> str:

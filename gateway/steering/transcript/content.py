@@ -217,11 +217,11 @@ def read_reasoning(message: Mapping[str, object], content: Content) -> str:
 _ARGUMENT_FIELDS = ("arguments", "input", "action", "operation", "code", "queries")
 _RESULT_FIELDS = ("output", "error", "outputs", "results")
 _FAILED = ("failed", "incomplete")
+# Calls that the client carries out; any other `..._call` has run at the provider.
 CLIENT_CALLS = frozenset(
     {"function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"}
     | {"computer_call"}
 )
-"""Calls that the client carries out; any other `..._call` has run at the provider."""
 
 
 def item_call(item: Fields) -> RequestedCall | None:
@@ -278,8 +278,8 @@ def _output_text(value: object) -> str:
     return "".join(printed) or read_content(value).text
 
 
+# End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs.
 TAIL_CHARS = 400
-"""End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
 QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 _REQUEST = re.compile(
     r"(?i)\bplease\b|\b(?:could|can|would|will) you\b"

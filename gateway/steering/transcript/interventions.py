@@ -41,12 +41,12 @@ WORDINGS = tuple(
     [Wording(**{**row, "words": _WORDS.get(row.get("words"))}) for row in _TABLE["rows"]]
 )
 _BEGINNINGS = tuple(row.begins.lower() for row in WORDINGS)
+# Results of edits that the person changed before they were saved. Source: the tools of Cline, Roo
+# Code, Gemini CLI and Claude Code. "Modified by the user or by a linter" does not say who it was.
 _MADE_OTHERWISE = re.compile(
     r"The user made the following updates to your content"
     r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
 )
-"""Results of edits that the person changed before they were saved. Source: the tools of Cline, Roo
-Code, Gemini CLI and Claude Code. "Modified by the user or by a linter" does not say who it was."""
 
 
 def is_interruption(text: str) -> bool:

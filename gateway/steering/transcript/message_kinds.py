@@ -18,10 +18,10 @@ from gateway.data_files import read_text, read_toml
 from gateway.values import Value
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]
+# new: a task, or the next step that was foreseen. go: go on, approval, thanks. ask: a question
+# without criticism. fix: what was delivered is wrong or incomplete. steer: corrects how the agent
+# works. design: a decision about the product. info: an answer, context, output that was asked for.
 KINDS: tuple[MessageKind, ...] = ("new", "go", "ask", "fix", "steer", "design", "info")
-"""new: a task, or the next step that was foreseen. go: go on, approval, thanks. ask: a question
-without criticism. fix: what was delivered is wrong or incomplete. steer: corrects how the agent
-works. design: a decision about the product. info: an answer, context, output that was asked for."""
 ACCEPTING: tuple[MessageKind, ...] = ("go", "new")
 
 READ_CHARACTERS = 420  # of a message, and the end of what the agent said. Source: the labelled data
@@ -29,8 +29,8 @@ _CALL_CHARACTERS = 130  # of the arguments of the agent's call
 _BEFORE_WORDS = 25  # at the end of what the agent said
 _WORD_WEIGHT = 0.5  # a single word says less than a sign
 _EVENT_WEIGHT = 3.0  # an act says more than a word: the penalty of the fit presses it less
+# Texts that a client writes into the message when a plan was accepted or a session goes on.
 _PLANS = ("implement the following plan", "this session is being continued")
-"""Texts that a client writes into the message when a plan was accepted or a session goes on."""
 
 _CODE = re.compile(
     r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+|(?:@|(?<![~.\w-]))[~.\w-]*/[\w./-]+"

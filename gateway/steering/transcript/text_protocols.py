@@ -66,8 +66,8 @@ _COMPACTED = re.compile(
 _HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
 _COMPLAINT_CHARS = 2000
 _NOTE_CHARS = 600
+# A longer reply is content: no model's output limit lets it write a call behind so much text.
 _REPLY_CHARS = 262_144
-"""A longer reply is content: no model's output limit lets it write a call behind so much text."""
 
 
 class TextCalls(Value):

@@ -11,12 +11,12 @@ from gateway.wire.messages import content_text
 MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
+# Names of tags that Claude Code, Codex, Cline, Cursor, Copilot and others put around such text.
 _ADDED = re.compile(
     r"(?i)reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
     r"|memory|memories|caveat|attachment|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
     r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$"
 )
-"""Names of tags that Claude Code, Codex, Cline, Cursor, Copilot and others put around such text."""
 _WORDS_TAG = re.compile(
     r"(?i)<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
     r"|message|feedback|answer|command-args)>"
