@@ -103,10 +103,13 @@ async def _listed(visit: Visit) -> FieldDict:
         among = None
     elif runs != RunFilter(tenant=runs.tenant):
         among = matching.sessions
-    more = False
+    more = ""
     if found.next_cursor or values["cursor"] or older:
         total = await store.count_sessions(runs, side=side, among=among, most=most)
-        more = most is not None and (total > most or not (among is None or matching.every))
+        if most and total > most:
+            more = "more than"
+        elif among is not None and not matching.every:
+            more = "at least"
     return {
         "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
         "total": min(total, most or total),

@@ -56,10 +56,10 @@ SELECT pg_advisory_xact_lock(key) FROM (
 """
 
 _FOUND = """r.pk IN (
-    SELECT w.pk FROM runs AS w WHERE gateway_words(w.task_preview) @@ {query}
+    SELECT w.pk FROM runs AS w WHERE gateway_words(w.task_preview) @@ {query} AND w.pk >= :first
     UNION SELECT s.run_pk FROM steps AS s
-    WHERE gateway_step_words(s.content, s.call, s.failure_type) @@ {query}
-    UNION SELECT t.run_pk FROM result_words AS t WHERE t.words @@ {query}
+    WHERE gateway_step_words(s.content, s.call, s.failure_type) @@ {query} AND s.run_pk >= :first
+    UNION SELECT t.run_pk FROM result_words AS t WHERE t.words @@ {query} AND t.run_pk >= :first
 )"""
 
 POSTGRES = SqlForms(

@@ -53,7 +53,8 @@ class SqlForms(JsonForms):
     day: Text
     # (words, whether the last one may go on): a value of `found`: these words next to each other.
     phrase: Callable[[Sequence[str], bool], str]
-    # (name): whether the texts of `runs AS r` contain a phrase, as a condition.
+    # (name): whether the texts of `runs AS r` contain a phrase, as a condition; no run of a lower
+    # key than the value `first` does.
     found: Text
     # The value `vector` as the table of vectors has it.
     vector: str

@@ -51,8 +51,9 @@ UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
 """
 
 
-def where(runs: RunFilter, forms: SqlForms) -> tuple[str, FieldDict]:
-    """A condition over `runs AS r`, and its values."""
+def where(runs: RunFilter, forms: SqlForms, first: int = 0) -> tuple[str, FieldDict]:
+    """A condition over `runs AS r`, and its values. `first`: the lowest key of the runs that are
+    searched."""
     of_conversation = "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation)"
     counted = {
         "model": "r.model_requested = :model OR " + forms.has("r.counts", "model", "models"),
@@ -99,7 +100,7 @@ def where(runs: RunFilter, forms: SqlForms) -> tuple[str, FieldDict]:
     stopped = ""
     if any_stop:
         stopped = f" AND {_stopper(forms)} IS NOT NULL"
-    values: FieldDict = {}
+    values: FieldDict = {"first": first}
     return conditions(wanted, values) + unfinished + live + stopped, values
 
 

@@ -97,7 +97,8 @@ SQLITE = SqlForms(
     phrase=lambda words, begins: f'"{" ".join(words)}"{"*" if begins else ""}',
     found=lambda name: (
         f"r.pk IN (SELECT w.rowid >> 20 FROM run_words AS w WHERE w.words MATCH :{name}"
-        f" UNION SELECT w.rowid >> 20 FROM result_words AS w WHERE w.words MATCH :{name})"
+        f" AND w.rowid >= :first << 20 UNION SELECT w.rowid >> 20 FROM result_words AS w"
+        f" WHERE w.words MATCH :{name} AND w.rowid >= :first << 20)"
     ),
     vector=":vector",
     distance="coalesce(vec_distance_cosine(vector, :vector), 9.0)",

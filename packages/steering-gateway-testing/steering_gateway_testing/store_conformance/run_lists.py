@@ -156,6 +156,25 @@ async def spreads_runs(stores: Stores) -> None:
     assert ((await stores.runs.newest_runs(RunFilter(agent="nobody"))).spread).runs == 0
 
 
+async def a_common_word_is_found_in_the_newest_runs(stores: Stores) -> None:
+    """A search gives the newest runs with its words, whether most runs have them or few, in
+    whatever order they were stored; `until` leads on to all others."""
+    words = {"every": range(210), "half": range(0, 210, 2), "old": range(5), "few": (3, 205)}
+    for number in reversed(range(210)):
+        task = " ".join(word for word, numbers in words.items() if number in numbers)
+        await stores.states.commit(records.one_run(number, task_preview=task))
+    for word, numbers in words.items():
+        newest = await stores.runs.newest_runs(RunFilter(search=word))
+        seen = sorted(newest.sessions, reverse=True)
+        assert seen == [f"c{n:04}" for n in sorted(numbers, reverse=True)][: len(seen)], word
+        assert newest.every == (word in ("old", "few")), word
+        assert newest.spread.runs == len(seen) >= min(len(numbers), 50), word
+        if not newest.every:
+            wanted = RunFilter(search=word, until=newest.oldest)
+            seen += (await stores.runs.newest_runs(wanted)).sessions
+        assert set(seen) == {f"c{n:04}" for n in numbers}, word
+
+
 async def forgets_the_words_of_removed_runs(stores: Stores) -> None:
     """A removed run is found no more, also when its number is given to another one."""
     await stores.states.commit(records.one_run(1, task_preview="an unusual wish"))
@@ -450,6 +469,7 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     filters_runs,
     searches_results_of_tools,
     spreads_runs,
+    a_common_word_is_found_in_the_newest_runs,
     forgets_the_words_of_removed_runs,
     orders_runs,
     pages_through_runs,
