@@ -20,7 +20,8 @@ def run(folder: Path, rooms: dict[str, str]) -> tuple[int, str]:
     ended = subprocess.run(
         [*command, "-p", "no:cacheprovider"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        # Plugins of pytest take longer to load than these tests to run.
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -29,6 +29,14 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def read_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same file for all cases that do not change it: the gateway is asked for its list once."""
+    path = tmp_path_factory.mktemp("hooks") / "own.yaml"
+    path.write_text(LIST)
+    return path
+
+
 def run(config: Path | str, event: Any, client: str = "claude-code") -> dict[str, Any]:
     """The answer of one run of the program; empty when it said nothing."""
     folder = Path(config or ".").parent / "state/steering-gateway/hooks"
@@ -84,42 +92,44 @@ def decided(config: Path | str, tool: str, client: str = "claude-code", **given:
         ("cd ~/.codex && rm hooks.json", "ask"),
     ],
 )
-def test_a_command_is_held_back(config: Path, command: str, decision: str) -> None:
+def test_a_command_is_held_back(read_config: Path, command: str, decision: str) -> None:
     """By the words side by side, whatever quotes stand between them."""
-    assert decided(config, "Bash", command=command) == decision
+    assert decided(read_config, "Bash", command=command) == decision
 
 
-def test_a_command_may_be_a_list_of_words(config: Path) -> None:
+def test_a_command_may_be_a_list_of_words(read_config: Path) -> None:
     """Some tools take an argument vector."""
-    assert decided(config, "shell", command=["git", "push"]) == "ask"
+    assert decided(read_config, "shell", command=["git", "push"]) == "ask"
 
 
-def test_only_what_runs_is_searched(config: Path) -> None:
+def test_only_what_runs_is_searched(read_config: Path) -> None:
     """A text that is written is no command; its path is, and so is all that a server is sent."""
-    assert decided(config, "Write", file_path="/a/notes.md", content="git push") == ""
-    assert decided(config, "Write", file_path="/a/.env", content="") == "ask"
-    assert decided(config, "mcp__run__it", content="git push") == "ask"
+    assert decided(read_config, "Write", file_path="/a/notes.md", content="git push") == ""
+    assert decided(read_config, "Write", file_path="/a/.env", content="") == "ask"
+    assert decided(read_config, "mcp__run__it", content="git push") == "ask"
     patch = "*** Begin Patch\n*** Update File: {}\n+git push\n*** End Patch"
-    assert decided(config, "apply_patch", command=patch.format("notes.md")) == ""
-    assert decided(config, "apply_patch", command=patch.format("/a/.codex/hooks.json")) == "ask"
+    assert decided(read_config, "apply_patch", command=patch.format("notes.md")) == ""
+    assert (
+        decided(read_config, "apply_patch", command=patch.format("/a/.codex/hooks.json")) == "ask"
+    )
 
 
-def test_tools_have_names(config: Path) -> None:
+def test_tools_have_names(read_config: Path) -> None:
     """With a star for anything."""
-    assert decided(config, "mcp__prod__drop", table="a") == "deny"
-    assert decided(config, "mcp__test__drop", table="a") == ""
+    assert decided(read_config, "mcp__prod__drop", table="a") == "deny"
+    assert decided(read_config, "mcp__test__drop", table="a") == ""
 
 
-def test_what_decides_about_the_hook_is_asked_about(config: Path) -> None:
+def test_what_decides_about_the_hook_is_asked_about(read_config: Path) -> None:
     """The config may be read by tools that only read."""
-    assert decided(config, "Edit", file_path=str(config), new_string="") == "ask"
-    assert decided(config, "Bash", command=f"rm {config}") == "ask"
-    assert decided(config, "Read", file_path=str(config)) == ""
+    assert decided(read_config, "Edit", file_path=str(read_config), new_string="") == "ask"
+    assert decided(read_config, "Bash", command=f"rm {read_config}") == "ask"
+    assert decided(read_config, "Read", file_path=str(read_config)) == ""
 
 
-def test_codex_denies_what_is_to_be_asked(config: Path) -> None:
+def test_codex_denies_what_is_to_be_asked(read_config: Path) -> None:
     """It takes no question from a hook, and would run the call."""
-    assert decided(config, "Bash", client="codex", command="git push") == "deny"
+    assert decided(read_config, "Bash", client="codex", command="git push") == "deny"
 
 
 def test_the_list_is_read_again(config: Path) -> None:
