@@ -176,7 +176,7 @@ def _add_calls(
         names = {
             "project": reading.place,
             "session": root,
-            "model": call.model or "unknown",
+            "model": call.model or "no name in the log",
             "hours": hours_of(call.at),
             "week": week_of(at),
         }

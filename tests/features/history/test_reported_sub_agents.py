@@ -138,7 +138,7 @@ def test_a_call_that_stands_in_two_places_counts_once(
     assert agent["kind"] == "Explore"
     assert main(["history", str(home)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "5 steps, 33.8k tokens" in out
+    assert "5 steps (a step is one answer of a model), 33.8k tokens" in out
 
 
 def test_of_a_sub_agent_without_a_log_the_last_answer_counts(home: Path, capsys: Capture) -> None:
@@ -148,7 +148,7 @@ def test_of_a_sub_agent_without_a_log_the_last_answer_counts(home: Path, capsys:
     assert found == {True: 2, False: 1}
     out = screen(capsys)
     assert "sub-agents Explore 1 1 11.5k" in out
-    assert "no price is known for: unknown" in out
+    assert "whose price is not known (no name in the log)" in out
 
 
 @pytest.mark.parametrize("result", [None, {"status": "async_launched"}, {"usage": {}}])

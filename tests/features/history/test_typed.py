@@ -74,7 +74,7 @@ def test_the_first_screen_ends_with_what_was_typed_in_nearly_equal_words(
     assert "Typed in nearly the same words in several sessions of shop: 1. draft, pr: 3 sen" in out
     assert '3 sessions, Feb 3, 2026 to Feb 6, 2026 "open a draft PR" (Feb 6' in out
     assert "merged" not in out
-    assert "typed in other words: gateway history typed" in out
+    assert "whether or not they mean the same: gateway history typed" in out
     assert "1. draft, pr: 4 sentences in 4 sessions" in printed(capsys, "typed")
 
 
