@@ -219,7 +219,10 @@ def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> Non
     out = screen(capsys)
     said = "the person stopped the agent three times within twelve steps"
     assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}".' in out
-    assert f"with words, each the newest session first: 1. shop, Feb 2: {said} gateway history show" in out
+    assert (
+        f"with words, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
+        in out
+    )
     assert [len(each["alarms"]) for each in readings(capsys)] == [1, 1]
 
 
