@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import Settings
 from gateway.config.control import Ending
-from gateway.core.steer import Advice
 from gateway.errors import NotFound, RunRefused
-from gateway.exchange import Exchange
 from gateway.steering.sub_agents import NOBODY, SubAgent
 from gateway.stores.controls import OpenQuestion
 from gateway.values import FieldDict, Fields, Value, frozen
 from gateway.wire.headers import RawHeaders
+
+if TYPE_CHECKING:
+    from gateway.core.steer import Advice
+    from gateway.exchange import Exchange
 
 # Model and usage -> US dollars; None for a model without a price.
 Cost = Callable[[str, Fields], "float | None"]

@@ -1,5 +1,6 @@
 """The command line: parse the arguments, run the command, print its result."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -60,6 +61,7 @@ def leave(status: int) -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     if argv is None:  # the process is this command's
+        gc.disable()  # what is imported stays; `_run` turns it on again
         leave(main(sys.argv[1:]))
     collect_less_often()
     try:
@@ -91,6 +93,9 @@ def _run(words: Sequence[str]) -> int:
     configure_logging(LoggingSettings(level="warning"), at_need=True)
     config = getattr(args, "config", None) or os.environ.get("GATEWAY_CONFIG")
     CHOSEN_CONFIG[:] = ["--config", os.path.abspath(config)] if config else []
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     try:
         status = int(args.run(args) or 0)
         sys.stdout.flush()

@@ -1,14 +1,14 @@
 """Data files of the package, each in the folder of the modules that read it."""
 
 import tomllib
-from importlib import resources
+from pkgutil import get_data
 
 from gateway.values import FieldDict
 
 
 def read_text(package: str, name: str) -> str:
     """The text of a file in the folder of `package`."""
-    return resources.files(package).joinpath(name).read_text("utf-8")
+    return (get_data(package, name) or b"").decode()
 
 
 def read_toml(package: str, name: str) -> FieldDict:

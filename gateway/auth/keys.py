@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.backends import Stores
 from gateway.config import AuthSettings
 from gateway.values import Texts, frozen
+
+if TYPE_CHECKING:
+    from gateway.backends import Stores
 
 DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
@@ -52,7 +54,7 @@ class Keys:
     def update(self, settings: AuthSettings) -> None:
         """Use the keys of a config that was read."""
 
-    async def refresh(self, stores: Stores) -> None:
+    async def refresh(self, stores: "Stores") -> None:
         """Read the stored keys again. Raises: StoreError, and keeps the keys known before."""
 
     def find(self, digest: bytes) -> Principal | None:

@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,12 +16,11 @@ from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.declared import declare
 from gateway.commands.serve import config_file
-from gateway.commands.store import connect, say
 from gateway.config.litellm import written_as
 from gateway.config.load import ConfigFile, left_out, read_config_file
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.data_files import read_toml
+from gateway.data_files import read_text, read_toml
 from gateway.dialects import CHAT, MESSAGES
 from gateway.errors import ConfigError, Unauthorized, UnknownProvider
 from gateway.hooks import given
@@ -148,7 +148,7 @@ def add_parser(commands: Any) -> None:
 
 def _check_config(args: Namespace) -> int:
     if args.schema:
-        say(Path(config.__file__).with_name("config.schema.json").read_text("utf-8").rstrip())
+        sys.stdout.write(read_text(config.__name__, "config.schema.json").rstrip() + "\n")
         return 0
     path = config_file(args.config)
     report = _report(path, connects=args.connect)
@@ -156,10 +156,11 @@ def _check_config(args: Namespace) -> int:
     if args.json:
         problem = "; ".join(found) or None
         about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
-        say(json.dumps(about | report))
+        text = json.dumps(about | report)
     else:
         values = {"name": str(path or "defaults"), "report": report}
-        say(rendered(__package__, "check_config.txt", values).rstrip())
+        text = rendered(__package__, "check_config.txt", values).rstrip()
+    sys.stdout.write(text + "\n")
     if found:
         return 2
     return 0
@@ -197,6 +198,8 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
         report["client_credentials"] = client_hosts(table)
         report["names"] = name_hosts(table)
         if connects:
+            from gateway.commands.store import connect  # it imports all stores
+
             with faults.collected():
                 asyncio.run(connect(settings))
     report["problems"] = [*file.repeated, *file.located(faults.found)]

@@ -7,7 +7,6 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.store import add_acts, run_on_stores
 from gateway.data_files import read_toml
 from gateway.values import FieldDict, Fields
 
@@ -47,6 +46,8 @@ def declare(commands: Any, module: str, does: Fields, **known: Any) -> FieldDict
         for group in about.get("groups", ()):
             _add_options(parser, known[group], known)
         if "acts" in about:
+            from gateway.commands.store import add_acts
+
             add_acts(about["acts"], parser)
         parser.set_defaults(**about.get("sets", {}))
     return parsers
@@ -55,6 +56,8 @@ def declare(commands: Any, module: str, does: Fields, **known: Any) -> FieldDict
 def _runner(parser: Any, about: Fields, command: Callable[..., Any]) -> Callable[..., Any]:
     run = command
     if about.get("stores", True):
+        from gateway.commands.store import run_on_stores  # it imports all stores
+
         parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
         parser.add_argument("--json", action="store_true", help="JSON on stdout")
         needs = {name: about.get(name, False) for name in ("creates", "whole")}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 import time
 from argparse import Namespace
@@ -9,13 +10,11 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len, set_cell_size
 
 from gateway.backends import Stores
 from gateway.commands.declared import declare
-from gateway.commands.store import answer, as_line, kept, print_styled, say, table
+from gateway.commands.store import answer, as_line, kept, print_lines, print_styled, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.holds import answer_question, known_subject
@@ -111,8 +110,9 @@ async def _list(stores: Stores, settings: Settings, args: Namespace) -> None:
         # Ids are never cut, so that they can be copied: a narrow terminal wraps lines instead.
         stops = [len(run.stopped.words) for run in found.runs if run.stopped]
         others = _OTHER_COLUMNS + max(stops, default=0)
-        width = max(Console().width, others + _LEAST_TASK)
-        Console(width=width).print(_runs_table(found.runs, width - others))
+        cells = max(shutil.get_terminal_size().columns - others, _LEAST_TASK)
+        kinds = ["dim", *[run.state for run in found.runs]]
+        print_lines(zip(_runs_table(found.runs, cells), kinds, strict=True))
 
 
 async def _list_sessions(stores: Stores, settings: Settings, args: Namespace) -> None:
@@ -216,26 +216,30 @@ async def _tail(stores: Stores, _settings: Settings, args: Namespace) -> None:
         await asyncio.sleep(_TAIL_S)
 
 
-def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
-    left = ("run", "started", "task", "model", "state")
-    shown = table(left, ("steps", "peak", "guid.", "tokens", "cost"))
-    shown.add_column("outcome", no_wrap=True)
+def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> list[str]:
+    """The lines of a table, its head first."""
+    rows = ["run\tstarted\ttask\tmodel\tstate\tsteps\tpeak\tguid.\ttokens\tcost"]
     for run in runs:
         totals = run.totals
-        shown.add_row(
+        task = one_line(_MARK * run.imported + run.title, task_cells)
+        if cell_len(task) > task_cells:  # wide characters
+            task = set_cell_size(task, task_cells - 1) + "…"
+        cells = (
             run.id,
             formatting.ago(run.started_at),
-            Text(one_line(_MARK * run.imported + run.title, task_cells)),
-            Text(one_line(run.model_requested, 18)),
-            Text(run.state, style=formatting.STATE_COLOURS.get(run.state, "")),
+            task,
+            one_line(run.model_requested, 18),
+            run.state,
             str(totals.steps),
             formatting.score(totals.composite_peak),
             str(totals.injections or ""),
             formatting.count(totals.input_tokens + totals.output_tokens),
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
-            run.outcome or _without_outcome(run),
         )
-    return shown
+        rows.append("\t".join(cells))
+    ends = ["outcome", *[run.outcome or _without_outcome(run) for run in runs]]
+    table = formatting.aligned("\n".join(rows), left=5).splitlines()
+    return [f"{line}  {end}".rstrip() for line, end in zip(table, ends, strict=True)]
 
 
 def _without_outcome(run: RunRecord) -> str:

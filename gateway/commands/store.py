@@ -5,11 +5,11 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -25,9 +25,6 @@ from gateway.text.formatting import STATE_COLOURS
 from gateway.text.page import rendered
 from gateway.values import Fields, T
 from gateway.wire.coerce import as_json_value
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
@@ -52,28 +49,25 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
-    """A table without borders; its columns on the left and on the right are not wrapped."""
-    from rich.table import Table
-
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    for name in left:
-        made.add_column(name, no_wrap=True)
-    for name in right:
-        made.add_column(name, justify="right", no_wrap=True)
-    return made
-
-
-def print_styled(package: str, template: str, values: Fields) -> None:
-    """Print the text of a template; a terminal shows states and caveats by their colours."""
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Print lines. A terminal shows them in the colours of what is beside each: the name of a
+    state, `-` for a caveat, `dim`, or anything else."""
+    if not sys.stdout.isatty():
+        say("\n".join([line for line, _ in lines]))
+        return
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    styles = {**STATE_COLOURS, "-": "yellow"}
-    for line in rendered(package, template, values).splitlines():
-        style = styles.get(line.partition(" ")[0], "")
-        console.print(Text(line, style=style), soft_wrap=True)
+    styles = {**STATE_COLOURS, "-": "yellow", "dim": "dim"}
+    for line, kind in lines:
+        console.print(Text(line, style=styles.get(kind, "")), soft_wrap=True)
+
+
+def print_styled(package: str, template: str, values: Fields) -> None:
+    """Print the text of a template, each line in the colours of its first word."""
+    lines = rendered(package, template, values).splitlines()
+    print_lines([(line, line.partition(" ")[0]) for line in lines])
 
 
 def found_storage(storage: StorageSettings, subject: str | None = None) -> StorageSettings:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least
-from gateway.core.trouble import DEFAULT_ACT, ActName
+from gateway.core.acting import DEFAULT_ACT, ActName
 from gateway.values import frozen
 
 Ending = Literal["error", "answer"]

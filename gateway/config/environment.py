@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
 from gateway.config.keys_and_types import join
 from gateway.config.settings import Settings
 from gateway.config.values import ENV_PREFIX, ENV_SEPARATOR, SET_BY, Faults, Secret, key_path
@@ -32,6 +30,8 @@ def overlay(merged: FieldDict, env: Texts) -> None:
     for name, keys in _key_paths(env):
         value: Any = env[name]
         if _is_collection(_hint(keys)):
+            import yaml
+
             try:
                 value = yaml.safe_load(value)
             except yaml.YAMLError as exc:

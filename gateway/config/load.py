@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import field
 from operator import itemgetter
 from pathlib import Path
-
-import yaml
+from typing import TYPE_CHECKING
 
 from gateway.config.environment import ANY, naming_the_variable, overlay, resolve
 from gateway.config.keys_and_types import build, join
@@ -27,6 +26,9 @@ from gateway.errors import ConfigError
 from gateway.hooks import named
 from gateway.values import FieldDict, Fields, Texts, frozen
 from gateway.wire.coerce import mapping_at
+
+if TYPE_CHECKING:
+    import yaml
 
 
 @frozen
@@ -70,6 +72,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         else:
             reason = f"not UTF-8 text: {exc.reason}"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
+    import yaml  # here and below, because many a command has no file to read
+
     try:
         return _parsed(str(path), text)
     except yaml.MarkedYAMLError as exc:
@@ -97,6 +101,8 @@ def read_file(path: str | os.PathLike[str]) -> FieldDict:
 
 
 def _parsed(name: str, text: str) -> ConfigFile:
+    import yaml
+
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -121,9 +127,11 @@ def _parsed(name: str, text: str) -> ConfigFile:
 
 
 def _keys(
-    node: yaml.Node | None, path: str, seen: set[int], lines: dict[str, int]
-) -> Iterator[tuple[str, yaml.Mark, int]]:
+    node: "yaml.Node | None", path: str, seen: set[int], lines: dict[str, int]
+) -> "Iterator[tuple[str, yaml.Mark, int]]":
     """Note the line of every key; yields those set twice: (key path, place, first line)."""
+    import yaml
+
     if id(node) in seen:
         return  # an alias
     seen.add(id(node))

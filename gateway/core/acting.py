@@ -6,6 +6,9 @@ from gateway.core.fsm import HARD_STATES, FSMState
 from gateway.core.monitors import Readings
 from gateway.values import Value, frozen
 
+ActName = Literal["tell", "advise", "route", "ask", "hand_over", "end"]
+DEFAULT_ACT: ActName = "route"
+
 
 @frozen
 class ActSettings:

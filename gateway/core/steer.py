@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.acting import ActionSignal, ActSettings, routing_state
+from gateway.core.acting import (
+    DEFAULT_ACT,
+    ActionSignal,
+    ActName,
+    ActSettings,
+    routing_state,
+)
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
@@ -38,7 +44,7 @@ from gateway.core.routing import (
     choose,
 )
 from gateway.core.step import Step
-from gateway.core.trouble import DEFAULT_ACT, Act, ActName, Trouble, act_on
+from gateway.core.trouble import Act, Trouble, act_on
 from gateway.values import Value
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough

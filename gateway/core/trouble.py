@@ -8,12 +8,11 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from gateway.core.acting import ActName
 from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.core.monitors import Alarm
 from gateway.values import Value
 
-ActName = Literal["tell", "advise", "route", "ask", "hand_over", "end"]
-DEFAULT_ACT: ActName = "route"
 # Acts after which the call waits or is refused.
 HELD: tuple[ActName, ...] = ("ask", "end")
 

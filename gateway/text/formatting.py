@@ -2,10 +2,12 @@
 
 import time
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.cells import cell_len, set_cell_size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
 # Colours of a run's states in a terminal; its first and last have none.
@@ -162,22 +164,27 @@ def aligned(text: str, left: int = 1) -> str:
     """Lines of cells, divided by tabs, as columns: the first `left` begin at the same place, the
     others end there."""
     rows = [line.split("\t") for line in text.splitlines()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[:left] = map(str.ljust, row[:left], widths)
+        cells = [
+            " " * (width - cell_len(cell)) + cell for cell, width in zip(row, widths, strict=True)
+        ]
+        cells[:left] = map(set_cell_size, row[:left], widths)
         lines.append("  ".join(cells).rstrip() + "\n")
     return "".join(lines)
 
 
-def progress_bar(err: TextIO) -> Progress:
+def progress_bar(err: TextIO) -> "Progress":
     """A bar with the work done and the time left; removed at the end, absent in a pipe."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+    from rich import progress
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
         console=Console(file=err),
         disable=not err.isatty(),
         transient=True,

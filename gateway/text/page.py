@@ -2,8 +2,8 @@
 
 The dashboard serves its pages; reports and the history write files that load nothing."""
 
+import sys
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def style_sheet() -> str:
 def rendered(package: str, template: str, values: Fields) -> str:
     """The text of a template in a package's folder `templates`; a page has the style sheet in it,
     so that it loads nothing."""
-    folder = Path(str(files(package)), "templates")
+    folder = Path(sys.modules[package].__path__[0], "templates")
     style = Markup(style_sheet())  # noqa: S704 - a file of this package
     return page_templates(folder).get_template(template).render(values, style=style)
 

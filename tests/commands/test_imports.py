@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+
+from steering_gateway_testing.many_runs import write_runs
 
 # What takes longest to import, and belongs to the server, its API or its pages.
 HEAVY = {
@@ -19,6 +24,8 @@ HEAVY = {
     ),
 }
 SETTINGS = {"gateway.config", "gateway.stores", "rich", "structlog", "asyncio", "msgspec"}
+# What a list needs only where there is a file to read, a terminal or a plug-in.
+AT_NEED = {"yaml", "rich.console", "importlib.metadata", "importlib.resources", "structlog"}
 
 
 @pytest.mark.parametrize(
@@ -26,12 +33,13 @@ SETTINGS = {"gateway.config", "gateway.stores", "rich", "structlog", "asyncio", 
     [
         (["--version"], HEAVY | SETTINGS),
         (["--help"], HEAVY | SETTINGS),
-        (["runs", "list", "--help"], HEAVY | {"structlog"}),
-        (["runs", "list"], HEAVY | {"structlog"}),
+        (["runs", "list", "--help"], HEAVY | AT_NEED),
+        (["runs", "list"], HEAVY | AT_NEED | {"gateway.core.trouble", "gateway.core.steer"}),
+        (["check-config"], {"yaml", "gateway.backends", "gateway.stores", "structlog"}),
     ],
 )
 def test_modules_that_a_short_command_does_not_load(
-    words: list[str], absent: set[str], tmp_path: object
+    words: list[str], absent: set[str], tmp_path: Path
 ) -> None:
     """Nothing of the server for a list of runs, almost nothing for the version and the help."""
     script = (
@@ -39,9 +47,11 @@ def test_modules_that_a_short_command_does_not_load(
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
         "sys.stderr.write('\\n' + ' '.join(sys.modules))"
     )
-    config = {"GATEWAY_STORAGE__PATH": f"{tmp_path}/none.db", "PATH": ""}
+    config = {"GATEWAY_STORAGE__PATH": f"{tmp_path}/log.db", "PATH": ""}
+    asyncio.run(write_runs(f"{tmp_path}/log.db", runs=2, steps=1, now=time.time()))
+    words = [sys.executable, "-c", script]
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=config, check=True
+        words, capture_output=True, text=True, env=config, cwd=tmp_path, check=True
     )
     loaded = set(done.stderr.rpartition("\n")[2].split())
     assert "gateway.cli" in loaded

@@ -8,6 +8,7 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.acting import ActName
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.guidance_plan import RECOVERED_STEPS
@@ -25,7 +26,7 @@ from gateway.core.steer import (
     observe,
     propose,
 )
-from gateway.core.trouble import Act, ActName, Trouble, act_on
+from gateway.core.trouble import Act, Trouble, act_on
 from gateway.steering.reader import READER
 from steering_gateway_testing.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run

@@ -10,12 +10,12 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import combinations
 from typing import TypeVar
 
 from msgspec.structs import replace
 
+from gateway.data_files import read_text
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.session import HumanTurn, Session
 from gateway.text.formatting import iso
@@ -233,5 +233,4 @@ def _says_how(word: str) -> bool:
 
 @cache
 def _english() -> frozenset[str]:
-    folder = files("gateway.embedding") / "model" / "vocab.txt"
-    return frozenset(folder.read_text(encoding="utf-8").split("\n"))
+    return frozenset(read_text("gateway.embedding", "model/vocab.txt").split("\n"))

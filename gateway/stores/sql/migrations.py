@@ -2,9 +2,9 @@
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
 import re
+import sys
 from collections.abc import Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from gateway.hooks import ORDER, features, paths
 from gateway.observability.logging import get_logger
@@ -29,7 +29,7 @@ class Migration(Value):
 
 def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
     """The migrations of a database, in its types."""
-    shared = parts_of(resources.files("gateway.stores.sql").joinpath("tables.sql"))
+    shared = parts_of(Path(__file__).with_name("tables.sql"))
 
     def columns(match: re.Match[str]) -> str:
         place, names, kind, optional, rest, end = match.groups()
@@ -46,7 +46,7 @@ def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
         script = expanded(script, shared)
         return _OPTIONS.sub(lambda match: f"){types[match[1]]};", _COLUMNS.sub(columns, script))
 
-    scripts = parts_of(resources.files(package).joinpath("schema.sql"))
+    scripts = parts_of(Path(sys.modules[package].__path__[0], "schema.sql"))
     for path in paths("tables.sql"):
         scripts |= parts_of(path)
     return tuple([Migration(name=name, sql=sql(script)) for name, script in scripts.items()])
@@ -84,7 +84,7 @@ def expanded(script: str, parts: Texts) -> str:
     return script
 
 
-def parts_of(file: Traversable) -> dict[str, str]:
+def parts_of(file: Path) -> dict[str, str]:
     """The parts of a script, each after a line `-- = name`, without its comments."""
     _, *found = re.split(r"^-- = (\w+)\n", file.read_text("utf-8"), flags=re.MULTILINE)
     plain = [re.sub(r"^--.*\n", "", part, flags=re.MULTILINE).strip("\n") for part in found[1::2]]

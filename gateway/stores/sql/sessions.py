@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 
 from msgspec import structs
 
@@ -54,7 +54,7 @@ _NAMED = {
     "read_title": READ_TITLE,
     "injections": ", ".join([f"i.{name}" for name in INJECTION_COLUMNS]),
 }
-_PARTS = parts_of(resources.files(__package__).joinpath("sessions.sql")) | _NAMED
+_PARTS = parts_of(Path(__file__).with_name("sessions.sql")) | _NAMED
 _SQL = {name: expanded(part, _PARTS) for name, part in _PARTS.items()}
 _SUMS = (*names(SessionSums), "tenant", "started_at", "last_at")
 _MEMBER = names(Member, "depth", "runs")
