@@ -23,7 +23,10 @@ def test_without_the_source(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An installed package says where the benchmark is."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "bench" else found(name)
+    )
     assert main(["bench"]) == 2
     assert "make bench" in capsys.readouterr().err
 
