@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import Annotated, Any
 
@@ -57,7 +56,6 @@ async def show_time(visit: Visit) -> Page:
     with naming("by"):
         points = await kept(visit, partial(store.usage, query), query)
     names = most_used(points)
-    label = label_of(bucket)
     by_name = grouped(points, names)
     rows = [[each.get(start) for start in starts] for each in by_name.values()]
     total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
@@ -73,23 +71,19 @@ async def show_time(visit: Visit) -> Page:
         "total": total,
         "by": query.by,
         "bucket": bucket,
-        "label": label,
     }
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
-    facets = await facets_of(visit)
     newest = await store.list_runs(
         RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
     )
     chosen = usage.tag_of(values["by"] or "")
-    tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
+    tags = {name for run in newest.runs for name in run.tags} | ({chosen} - {""})
     shown |= {
         "chosen": {**values, "bucket": bucket},
-        "models": facets.models,
-        "agents": facets.agents,
+        "facets": await facets_of(visit),
+        "dimensions": (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in sorted(tags))),
     }
-    shown["buckets"] = tuple(usage.BUCKET_S)
-    shown["dimensions"] = (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in tags))
     return Page(template="time.html", values=shown)
 
 
@@ -138,11 +132,3 @@ def panels(rows: Sequence[Row]) -> Iterator[FieldDict]:
     for title, panel in _PANELS.items():
         values = [[point and getattr(point, panel["value"]) for point in row] for row in rows]
         yield {"title": title, "unit": panel["unit"], "values": values}
-
-
-def label_of(bucket: str) -> Any:
-    """Label of a bucket: its beginning in UTC."""
-    form = "%Y-%m-%d"
-    if bucket == "hour":
-        form = "%m-%d %H:%M"
-    return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

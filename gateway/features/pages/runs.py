@@ -42,10 +42,6 @@ from gateway.text.formatting import amount
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_json_value
 
-# The filters that are always in sight; the others are folded up.
-_FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
-
-_TAGS_SHOWN = 3
 _COUNTED = 1000  # sessions: of more the list says that there are more
 
 
@@ -73,9 +69,8 @@ async def show_list(visit: Visit) -> Page:
     listed = [run for row in shown["rows"] for run in row["session"].runs]
     tags = Counter(f"{name}={value}" for run in listed for name, value in run.tags.items())
     filters = await filter_values(visit)
-    shown = shown | filters | {"title": "Sessions", "saved": await saved_views(visit)}
-    shown |= {"tags": [tag for tag, _ in tags.most_common(_TAGS_SHOWN)]}
-    return Page(template="runs.html", values=shown)
+    more = {"title": "Sessions", "tags": tags, "saved": await saved_views(visit)}
+    return Page(template="runs.html", values=shown | filters | more)
 
 
 async def _listed(visit: Visit) -> FieldDict:
@@ -134,13 +129,9 @@ async def facets_of(visit: Visit) -> Facets:
 
 
 async def filter_values(visit: Visit) -> FieldDict:
-    """The options of each filter, and the chosen ones."""
+    """The filters, the choices that the runs give, and the chosen values."""
     facets = await facets_of(visit)
-    options = {name: choices for name, (_, choices) in FILTERS.items()}
-    options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
-    options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
-    others = [name for name in options if name not in (*_FIRST, "period")]
-    return {"chosen": visit.values, "options": options, "filters": (_FIRST, others)}
+    return {"chosen": visit.values, "filters": FILTERS, "facets": facets, "monitors": MONITORS}
 
 
 def row_of(run: RunRecord, now: float) -> FieldDict:
