@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from gateway import __version__
@@ -63,7 +63,7 @@ class Runtime:
         self.log = get_logger("gateway")
         self.draining = False
         # Sent upstream, to detect a request to itself: random, or the shared store's identity.
-        self.instance = secrets.token_hex(8)
+        self.instance = token_hex(8)
         self.shared_metrics: SharedMetrics | None = None  # of all workers, if there are several
         self.events = EventHub()
         self.metrics.subscribers.set_function(lambda: self.events.subscribers)

@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 from typing import cast
 
 import uvicorn
@@ -253,7 +253,7 @@ def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[st
         with suppress(SystemExit):  # uvicorn's way to say that the start failed
             server.run(sockets=[sock])
 
-    thread = threading.Thread(target=serve, daemon=True)
+    thread = Thread(target=serve, daemon=True)
     thread.start()
     deadline = time.monotonic() + _START_S
     while not server.started:

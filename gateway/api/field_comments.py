@@ -1,9 +1,9 @@
 """The comments at the fields of a class, for the API's document: each is written once."""
 
-import linecache
 import re
 import sys
 from functools import cache
+from linecache import getlines
 
 _FIELD = re.compile(r"    (\w+): .*?(?:  # (.*))?")
 _ABOVE = "    # "
@@ -22,7 +22,7 @@ def field_comments(kind: type) -> dict[str, str]:
 def _classes(module: str) -> dict[str, str]:
     """The text of each class of a module, by name. `inspect.getsource` reads the whole syntax tree
     of the module for each of them."""
-    lines = linecache.getlines(getattr(sys.modules[module], "__file__", ""))
+    lines = getlines(getattr(sys.modules[module], "__file__", ""))
     return dict(_CLASS.findall("".join(lines)))
 
 

@@ -1,14 +1,14 @@
 """Authentication by gateway keys, compared as digests; each belongs to one tenant."""
 
 import hmac
-import math
 import re
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
+from math import ceil
+from secrets import token_bytes, token_urlsafe
 from urllib.parse import unquote_plus
 
 from cachetools import LRUCache
@@ -43,7 +43,7 @@ class WrongKeyLimit:
             raise Overloaded(
                 "too many wrong keys from this address: wait before sending another",
                 code="too_many_wrong_keys",
-                headers=(("retry-after", str(math.ceil(left_s))),),
+                headers=(("retry-after", str(ceil(left_s))),),
             )
 
     def count(self, address: str) -> None:
@@ -66,7 +66,7 @@ _ANONYMOUS = Principal()
 def process_key() -> str:
     """The key that controls a gateway without `auth.admin_key`, new for each process; workers
     share that of their parent. It has the form of gateway keys, so that it is never forwarded."""
-    return KEY_PREFIX + secrets.token_urlsafe(32)
+    return KEY_PREFIX + token_urlsafe(32)
 
 
 class Authenticator:
@@ -78,7 +78,7 @@ class Authenticator:
         self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
         # Signs browser sessions. Random: from a cookie nothing can be learned about a key.
-        self.session_secret = secrets.token_bytes(32)
+        self.session_secret = token_bytes(32)
         self.update(settings)
 
     def update(self, settings: AuthSettings) -> None:
@@ -89,7 +89,7 @@ class Authenticator:
         self.has_admin_key = bool(settings.admin_key)
         self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
-            self.session_secret = secrets.token_bytes(32)
+            self.session_secret = token_bytes(32)
 
     @property
     def open_admin(self) -> bool:

@@ -1,9 +1,9 @@
 """Sessions of a browser: the cookie that a login gets, and how long it lasts."""
 
-import base64
 import hmac
 import json
 import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
@@ -16,7 +16,7 @@ SESSION_S = 12 * 3600  # how long a login lasts: a working day
 def signed(session: dict[str, str | None], secret: bytes) -> str:
     """The value of SESSION_COOKIE for a session that begins now."""
     claims = json.dumps({**session, "x": int(time.time()) + SESSION_S}).encode()
-    body = base64.urlsafe_b64encode(claims).rstrip(b"=")
+    body = urlsafe_b64encode(claims).rstrip(b"=")
     return f"{body.decode()}.{_mac(body, secret)}"
 
 
@@ -25,7 +25,7 @@ def verified(headers: RawHeaders, secret: bytes) -> dict[str, str | None] | None
     body, _, mac = _cookie(headers).partition(".")
     if not hmac.compare_digest(_mac(body.encode(), secret).encode(), mac.encode()):
         return None
-    session = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    session = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return session if session["x"] > time.time() else None
 
 

@@ -9,11 +9,11 @@
 Unlike steering this does not fail open: a budget holds in every mode but `steering.mode: shadow`.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from secrets import token_hex
 
 from msgspec import json, structs
 
@@ -226,7 +226,7 @@ class Admissions:
             tell(run, tenant, act)
         if act.name == "ask":
             until = time.time() + settings.control.ask_wait_s
-            question = OpenQuestion(secret=secrets.token_hex(16), until=until)
+            question = OpenQuestion(secret=token_hex(16), until=until)
             await self._ask(call, decision, (why, question))
         if act.name != "end":
             return

@@ -1,7 +1,6 @@
 """`gateway check-config`: everything that is wrong with the settings, at once."""
 
 import asyncio
-import difflib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
         key = "default_upstream.api_key"
     for path, model in dict.fromkeys(named_models(settings)):
         if table.resolve(model) == [table.default]:
-            near = difflib.get_close_matches(model, table.names, n=1)
+            near = get_close_matches(model, table.names, n=1)
             hint = "".join(f"; did you mean {name!r}?" for name in near)
             yield (
                 f"{path}: no deployment of model_list serves {model!r}: it is asked of "

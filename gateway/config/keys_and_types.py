@@ -4,14 +4,14 @@ Works on any dataclass: the field's type defines what is accepted, and `__post_i
 more with `ValueError("<field>: <reason>")`."""
 
 import dataclasses
-import difflib
-import math
 import re
 import types
 from collections.abc import Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from math import isfinite, nan
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gateway.config.values import Faults
@@ -35,7 +35,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     kwargs = {}
     for key, each in value.items():
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)
+            near = get_close_matches(str(key), fields, n=1, cutoff=0.7)
             inner = [name for name in fields if key in getattr(hints[name], "__annotations__", ())]
             if len(inner) == 1:
                 hint = f"it stands in {inner[0]!r}"
@@ -129,7 +129,7 @@ def _convert_literal(hint: Any, value: Any, path: str) -> Any:
         value = next((each for each in allowed if str(each) == value), value)
     if value not in allowed:
         words = [str(each) for each in allowed]
-        near = difflib.get_close_matches(str(value), words, n=1)
+        near = get_close_matches(str(value), words, n=1)
         meant = ""
         if near:
             meant = f"; did you mean {near[0]!r}?"
@@ -182,8 +182,8 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
         try:
             number = hint(value)
         except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if math.isfinite(number) and not (hint is int and isinstance(value, float) and value % 1):
+            number = nan
+        if isfinite(number) and not (hint is int and isinstance(value, float) and value % 1):
             return number
     name = {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, "text")
     raise ConfigError(f"{path}: expected {name}, got {_kind(value)}")

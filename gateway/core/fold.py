@@ -2,9 +2,9 @@
 
 The steps are the only source: everything in a fold can be computed from them again."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import isnan
 
 from msgspec.structs import replace
 
@@ -208,4 +208,4 @@ class RunFold:
 
 def _clamp(score: float) -> float:
     """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
-    return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
+    return UNKNOWN if isnan(score) else min(max(score, 0.0), 1.0)

@@ -2,9 +2,9 @@
 
 Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true."""
 
-import math
 from collections.abc import Callable, Sequence
 from enum import Enum
+from math import isnan
 from typing import Literal
 
 from gateway.values import frozen
@@ -153,7 +153,7 @@ def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings)
     """The state after the newest score; one transition per scored step. `history`: the difficulty
     scores of the run, or the last `settings.longest_window` of them, the new one last. The state
     stays without a score or with NaN as the newest; an earlier NaN fits no window."""
-    if not history or math.isnan(history[-1]):
+    if not history or isnan(history[-1]):
         return state
     for guard, target in _RULES_OF[state]:
         if guard(history, settings):

@@ -1,8 +1,8 @@
 """Selects the guidance for a call and updates the run's allowances."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -219,7 +219,7 @@ def _pattern_items(
     matches: Same[Sequence[PatternMatch]], query: Query, family: ModelFamily, limit: int
 ) -> tuple[Item, ...]:
     found = []
-    room = query.max_chars or math.inf
+    room = query.max_chars or inf
     for match in passing(query, matches.value):
         text = pattern_text(match.pattern, family, limit)
         if text and len(text) <= room:

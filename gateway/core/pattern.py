@@ -11,11 +11,11 @@ A pattern's `fields` may have any of three shapes; `content()` reads them all in
 
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
+from unicodedata import normalize
 
 from msgspec import field
 from msgspec.structs import replace
@@ -257,7 +257,7 @@ def with_id(pattern: Pattern) -> Pattern:
 def _normalised(value: Any) -> Any:
     match value:
         case str():
-            text = value if value.isascii() else unicodedata.normalize("NFC", value)
+            text = value if value.isascii() else normalize("NFC", value)
             return _SPACE.sub(" ", text).strip()
         case Mapping():
             return {str(key): _normalised(item) for key, item in value.items()}

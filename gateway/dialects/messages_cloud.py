@@ -4,10 +4,10 @@ Both name the model and whether to stream in the path, and the version of the AP
 Vertex AI streams events as Anthropic does; Bedrock packs each into a frame of AWS's event streams,
 which botocore reads: without it such a stream is relayed, and recorded as unread."""
 
-import base64
 import json
 import re
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -31,7 +31,7 @@ _PLACE = "projects/{project}/locations/{location}/publishers/anthropic/models/{m
 _VERSION = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE = 4096  # bytes given to the decoder at once: it copies what it has not read yet
 # The last event of `invoke`, and the frame of that of `converse`, whose bytes no JSON has.
-_LAST = (base64.b64encode(b'{"type":"message_stop'), b":event-type\x07\x00\x08metadata")
+_LAST = (b64encode(b'{"type":"message_stop'), b":event-type\x07\x00\x08metadata")
 
 
 class VertexDialect(MessagesDialect):
@@ -154,12 +154,12 @@ def _event(frame: Any, loads: Loads) -> bytes:
     if name != "chunk":
         return b'{"%b": %b}' % (name.encode(), frame.payload.replace(b"\n", b" "))
     with suppress(ValueError):
-        return base64.b64decode(text_at(as_mapping(loads(frame.payload)), "bytes")) or b"?"
+        return b64decode(text_at(as_mapping(loads(frame.payload)), "bytes")) or b"?"
     return b"?"
 
 
 def _chunk(event: bytes) -> bytes:
-    content = json.dumps({"bytes": base64.b64encode(event).decode("ascii")})
+    content = json.dumps({"bytes": b64encode(event).decode("ascii")})
     return event_frame("chunk", content.encode())
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from math import isfinite, sqrt
 from typing import Protocol, runtime_checkable
 
 from cachetools import LRUCache
@@ -55,8 +55,8 @@ def normalised(values: Iterable[float]) -> Vector[float]:
     """`values` scaled to unit length; zeros stay zeros. Raises: EmbeddingError when a value is not
     finite."""
     vector = array("f", values)
-    length = math.sqrt(sum(value * value for value in vector))
-    if not math.isfinite(length):
+    length = sqrt(sum(value * value for value in vector))
+    if not isfinite(length):
         raise EmbeddingError("the vector has values that are not finite")
     if length:
         return array("f", (value / length for value in vector))

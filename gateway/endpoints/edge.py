@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import time
-import unicodedata
 from dataclasses import KW_ONLY, dataclass, field
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 from urllib.parse import unquote_to_bytes
 
 from gateway.auth.other_sites import CONTROL, BrowserGuard
@@ -257,7 +257,7 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
     request = RequestInfo(
         method=scope["method"],
         path=scope["path"],
-        id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
+        id=client_id.decode() if usable else f"req-{token_hex(12)}",
     )
     other = _OTHER_FORM.match(scope["path"])
     error_body = None
@@ -310,7 +310,7 @@ def refuse_ambiguous_path(raw: bytes) -> None:
 def _refuse_text(path: bytes) -> None:
     try:
         # Some servers take look-alikes (a full-width dot) for the character itself.
-        text = unicodedata.normalize("NFKC", path.decode("utf-8"))
+        text = normalize("NFKC", path.decode("utf-8"))
     except UnicodeDecodeError:
         raise BadRequest("the path is not percent-encoded UTF-8") from None
     if "\\" in text:

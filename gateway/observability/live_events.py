@@ -1,11 +1,11 @@
 """Publish and subscribe for live events, within one process."""
 
 import asyncio
-import secrets
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 
 from gateway.values import Fields
 
@@ -25,10 +25,10 @@ class TooManySubscribers(Exception):
 class Subscription:
     """One subscriber's queue; `dropped` counts events it missed by being slow or disconnected."""
 
-    def __init__(self, tenant: str | None, limit: int):
+    def __init__(self, tenant: str | None):
         self.dropped = 0
         self._tenant = tenant
-        self._waiting: deque[Event] = deque(maxlen=limit)
+        self._waiting: deque[Event] = deque(maxlen=QUEUE_LIMIT)
         self._filled = asyncio.Event()
 
     def put(self, event: Event) -> None:
@@ -53,20 +53,11 @@ class Subscription:
 class EventHub:
     """Delivers each event to each subscriber without waiting; used on one event loop only."""
 
-    def __init__(
-        self,
-        *,
-        queue_limit: int = QUEUE_LIMIT,
-        limit: int = MAX_SUBSCRIBERS,
-        linger_s: float = LINGER_S,
-    ):
-        self._queue_limit = queue_limit
-        self._limit = limit
-        self._linger_s = linger_s
+    def __init__(self) -> None:
         self._kept_until = 0.0
         self._subscriptions: set[Subscription] = set()
         # The first entry is only a position to resume from; the others are events.
-        self._recent: deque[Event] = deque([{"id": _new_id()}], maxlen=queue_limit + 1)
+        self._recent: deque[Event] = deque([{"id": _new_id()}], maxlen=QUEUE_LIMIT + 1)
 
     @property
     def subscribers(self) -> int:
@@ -95,9 +86,9 @@ class EventHub:
         """Subscribe while the block runs; tenant None receives every tenant's events. Events
         after the id `after` are delivered first; if that id is no longer kept, one dropped event
         is counted. Raises: TooManySubscribers."""
-        if len(self._subscriptions) >= self._limit:
-            raise TooManySubscribers(f"{self._limit} subscribers are connected already")
-        subscription = Subscription(tenant, self._queue_limit)
+        if len(self._subscriptions) >= MAX_SUBSCRIBERS:
+            raise TooManySubscribers(f"{MAX_SUBSCRIBERS} subscribers are connected already")
+        subscription = Subscription(tenant)
         if after is not None:
             kept = [event["id"] for event in self._recent]
             subscription.dropped += after not in kept
@@ -112,9 +103,9 @@ class EventHub:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
-            self._kept_until = time.monotonic() + self._linger_s
+            self._kept_until = time.monotonic() + LINGER_S
 
 
 def _new_id() -> str:
     # A counter would reveal to one tenant how many events others have.
-    return secrets.token_hex(6)
+    return token_hex(6)

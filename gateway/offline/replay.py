@@ -1,6 +1,5 @@
 """`gateway replay`: recorded runs through the same core, offline and in parallel."""
 
-import multiprocessing
 import os
 import sys
 from collections import deque
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -104,7 +104,7 @@ def in_processes(work: Callable[[T], R], items: Iterable[T], jobs: int) -> Itera
         yield from map(work, items)
         return
     # A forked child would inherit the progress bar's threads.
-    context = multiprocessing.get_context("spawn")
+    context = get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         waiting: deque[Future[R]] = deque()
         for item in items:

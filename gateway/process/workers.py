@@ -7,8 +7,6 @@ worker for one that ended, and ends when all have drained. A worker whose parent
 import gc
 import os
 import random
-import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -16,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
 from types import FrameType
 
 from gateway.errors import ConfigError
@@ -67,7 +67,7 @@ class Supervisor:
     def run(self) -> bool:
         """Serve until SIGTERM or SIGINT; whether every worker could start and lost no record."""
         self._directory = Path(tempfile.mkdtemp(prefix="gateway-"))
-        self._instance = secrets.token_hex(8)
+        self._instance = token_hex(8)
         self._parent, self._held = os.pipe()
         for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
             signal.signal(sig, self._on_signal)
@@ -78,7 +78,7 @@ class Supervisor:
             while self._workers:
                 self._ended(*os.waitpid(-1, 0))
         finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            rmtree(self._directory, ignore_errors=True)
         return not self._failed
 
     def _start(self, index: int) -> None:

@@ -1,7 +1,7 @@
 """The interval of a share, and evidence that stays valid however often it is looked at."""
 
-import math
 from collections.abc import Sequence
+from math import exp, fsum, log, log1p, sqrt
 from statistics import NormalDist
 
 Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
@@ -15,7 +15,7 @@ def wilson(successes: float, trials: float) -> tuple[float, float]:
     """The 95 % score interval of a share. Source: Wilson, JASA 22 (1927)."""
     rate = successes / trials
     centre = rate + Z * Z / (2 * trials)
-    spread = Z * math.sqrt(max(0.0, rate * (1 - rate)) / trials + Z * Z / (4 * trials * trials))
+    spread = Z * sqrt(max(0.0, rate * (1 - rate)) / trials + Z * Z / (4 * trials * trials))
     scale = 1 + Z * Z / trials
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
@@ -27,7 +27,7 @@ def e_values(
     more than `above`: the capital of bets against the opposite, each placed before its draw. It
     begins at 1. If giving does not help and the draws are random, it ever exceeds 1 / a with
     probability a at most; results may depend on each other and change with time."""
-    logs = [math.log(capital) for _, capital in bets]
+    logs = [log(capital) for _, capital in bets]
     good = 0.5
     values = [1.0]
     for number, (given, share, result) in enumerate(seen, start=1):
@@ -38,7 +38,7 @@ def e_values(
         worst = 4.0 * max(share, 1.0 - share) * max(middle, 1.0 - middle) + max(above, 0.0)
         for index, (bet, _) in enumerate(bets):
             stake = bet / max(4.0 * middle * (1.0 - middle), 0.1)  # more where results vary less
-            logs[index] += math.log1p(min(stake, _MOST_STAKED / worst) * gain)
+            logs[index] += log1p(min(stake, _MOST_STAKED / worst) * gain)
         good += result
-        values.append(math.fsum(math.exp(min(value, _MOST_LOG)) for value in logs))
+        values.append(fsum(exp(min(value, _MOST_LOG)) for value in logs))
     return values

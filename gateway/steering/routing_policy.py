@@ -7,9 +7,9 @@ model with a better chance, never back. A share of the runs is given a model by 
 knowledge of each keeps growing. Each decision is logged with its probability, so that the policy
 can be evaluated from the log alone."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import hypot, sqrt
 
 from msgspec.structs import replace
 
@@ -86,7 +86,7 @@ class WorkloadRates(Value):
     def error(self, model: str) -> float:
         """The standard deviation of the posterior."""
         rate = self.rate(model)
-        return math.sqrt(rate * (1.0 - rate) / (self.runs(model) + PRIOR_RUNS + 1.0))
+        return sqrt(rate * (1.0 - rate) / (self.runs(model) + PRIOR_RUNS + 1.0))
 
     def runs(self, model: str) -> float:
         """Outcomes of this workload's runs that began on the model."""
@@ -99,7 +99,7 @@ class WorkloadRates(Value):
 
     def closer(self, model: str, other: str, regret: float) -> float:
         """Standard errors by which the model is at most `regret` points below the other."""
-        error = math.hypot(self.error(model), self.error(other))
+        error = hypot(self.error(model), self.error(other))
         return (self.rate(model) - self.rate(other) + regret / 100.0) / error
 
 

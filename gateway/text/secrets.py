@@ -3,9 +3,9 @@
 It finds tokens by their form and values by the name next to them; the rules are in
 `secret_rules.toml`. A secret that has neither, a word said in conversation, is not found."""
 
-import base64
 import binascii
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -167,7 +167,7 @@ def _holds_credentials(text: str, match: re.Match[str]) -> bool:
     """Whether the base64 of a Basic header decodes to `user:password`."""
     coded = text[slice(*_secret_of(match))]
     try:
-        plain = base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+        plain = b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except (binascii.Error, ValueError):
         return False
     return b":" in plain and all(byte >= 32 for byte in plain)

@@ -1,10 +1,10 @@
 """The answer that both lanes return, its headers, and the time limits on reading it."""
 
-import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from math import isnan
 from typing import Protocol
 
 from gateway.values import FieldDict
@@ -35,7 +35,7 @@ def retry_after_s(headers: RawHeaders) -> float | None:
         value = header(headers, name).decode("latin-1")
         with suppress(ValueError, OverflowError):
             seconds = float(value) / unit
-            if math.isnan(seconds):
+            if isnan(seconds):
                 return None
             return max(0.0, seconds)
         with suppress(ValueError, TypeError, OverflowError):

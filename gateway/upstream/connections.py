@@ -1,7 +1,6 @@
 """The connections of the native lane, and the parts that all requests to one URL share."""
 
 import asyncio
-import base64
 import ipaddress
 import netrc
 import os
@@ -9,6 +8,7 @@ import socket
 import ssl
 import sys
 import urllib.request
+from base64 import b64encode
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -267,7 +267,7 @@ def _login(url: URL) -> bytes:
 
 
 def _basic(user: str, password: str) -> bytes:
-    return b"Basic " + base64.b64encode(f"{user}:{password}".encode("latin-1"))
+    return b"Basic " + b64encode(f"{user}:{password}".encode("latin-1"))
 
 
 # OpenSSL's errors of certificates that break RFC 5280 (x509_vfy.h, PATHLEN_INVALID_FOR_NON_CA to

@@ -10,10 +10,10 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
   header or in the query.
 - At a server of the operator's, no login arrives but that of the API which is spoken there."""
 
-import base64
 import binascii
 import json
 import re
+from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import unquote_plus, urlsplit
@@ -105,7 +105,7 @@ def _issuer(text: str) -> str:
     if "eyJ" not in text or (token := _TOKEN.search(text)) is None:
         return ANY
     try:
-        claims = json.loads(base64.urlsafe_b64decode(token[1] + "=="))
+        claims = json.loads(urlsafe_b64decode(token[1] + "=="))
         if _CHATGPT_CLAIM in claims:
             return "chatgpt"
         return family_of_host(urlsplit(claims["iss"]).hostname or claims["iss"])
@@ -273,7 +273,7 @@ def _shown(name: bytes, value: bytes, owner: str, claude: bool) -> str:
     text = value.decode("latin-1")
     if name == b"authorization" and text[:6].lower() == "basic ":
         try:
-            text = base64.b64decode(text[6:].strip()).decode("latin-1")
+            text = b64decode(text[6:].strip()).decode("latin-1")
         except (binascii.Error, ValueError):
             return ANY
     return _stray(text, owner, claude)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from math import log
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -577,5 +577,5 @@ def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
         # Deployments that differ in their key alone are distinguished by their order.
         name = f"{conversation}\n{place}\n{seen[place]}".encode("utf-8", "surrogatepass")
         drawn = int.from_bytes(blake2b(name, digest_size=8).digest(), "big") + 0.5
-        scored.append((max(target.weight, 0.0) / -math.log(drawn / 2.0**64), target))
+        scored.append((max(target.weight, 0.0) / -log(drawn / 2.0**64), target))
     return [target for _, target in sorted(scored, key=lambda pair: -pair[0])]

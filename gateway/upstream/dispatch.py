@@ -4,13 +4,13 @@ Also the providers that refuse `stream_options`, which are later asked without i
 that the gateway makes for itself to a model of its deployments (`ask`), which are never steered."""
 
 import asyncio
-import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, partial
+from math import inf
 from typing import Protocol
 
 import httpx
@@ -381,12 +381,12 @@ class Dispatcher:
         here = schedule[at]
         now = self._loop.time()
         if not again:
-            asked = math.inf
+            asked = inf
         call.rests[id(here)] = now + retries.pause_s(asked, at, self.settings)
         for index in range(at + 1, len(schedule)):
             upcoming = schedule[index]
             wait_s = call.rests.get(id(upcoming), now) - now
-            if wait_s < math.inf and (
+            if wait_s < inf and (
                 upcoming is here or call.admits is None or await call.admits(upcoming)
             ):
                 return index, wait_s

@@ -4,10 +4,10 @@ What came in one read is joined, and can be passed on without waking the task th
 (`pass_to`): readers that make calls for each chunk of an answer cost ten times as much."""
 
 import asyncio
-import math
 import re
 import select
 from collections.abc import AsyncIterator, Callable
+from math import inf
 from typing import Any, cast
 
 import httptools
@@ -51,7 +51,7 @@ class IdleGuard:
         if total_s:
             self._ends_at = self._loop.time() + total_s
         else:
-            self._ends_at = math.inf
+            self._ends_at = inf
         self._task: asyncio.Task[Any] | None = None
         self._entered = 0.0
         self._handle: asyncio.TimerHandle | None = None
@@ -99,7 +99,7 @@ class IdleGuard:
             start = self._entered
         else:
             start = self._loop.time()
-        return min(start + self.limit_s if self.limit_s else math.inf, self._ends_at)
+        return min(start + self.limit_s if self.limit_s else inf, self._ends_at)
 
     def _ring(self) -> None:
         self._handle = None
@@ -309,7 +309,7 @@ class Http1Answer:
         """Returns the beginning of the body without consuming it: when `is_enough` of it has
         come, at its end, or after `limit_s` seconds."""
         timer = None
-        ends_at = math.inf  # no context of asyncio's: it makes fifteen calls
+        ends_at = inf  # no context of asyncio's: it makes fifteen calls
         while True:
             content = b"".join(self._parts)
             if self._whole or self._failure or is_enough(content):

@@ -4,11 +4,11 @@ An HTTP client's own redirects, cookies, URL normalisation, joining of repeated 
 are all things a proxy must not do: answers are read by `gateway/upstream/http1.py`."""
 
 import asyncio
-import math
 import re
 import urllib.request
 from collections.abc import AsyncIterator
 from functools import lru_cache, partial
+from math import inf
 
 import httpx
 from yarl import URL
@@ -66,7 +66,7 @@ class NativeLane:
         except TimeoutError as exc:
             first = self._timeouts.first_byte_s
             total = self._timeouts.total_s
-            limit, name = min((first or math.inf, "first_byte_s"), (total or math.inf, "total_s"))
+            limit, name = min((first or inf, "first_byte_s"), (total or inf, "total_s"))
             raise UpstreamTimeout(
                 f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
             ) from exc

@@ -1,11 +1,11 @@
 """The providers of `providers.toml`, and the provider that a model string names."""
 
 import ast
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -121,7 +121,7 @@ def provider_of(params: Fields) -> tuple[str, str]:
     if has_base:
         return "openai", model
     stray, colon, _ = model.partition(":")
-    misspelt = colon and difflib.get_close_matches(stray.lower(), _TABLED, n=1, cutoff=_NEARLY)
+    misspelt = colon and get_close_matches(stray.lower(), _TABLED, n=1, cutoff=_NEARLY)
     if unknown := unknown_prefix(model) or (stray if misspelt else None):
         raise unknown_provider(unknown, model)
     if model.startswith(("/", ":")):  # `${PROVIDER}/name` with an empty variable
@@ -171,7 +171,7 @@ def unknown_prefix(model: str) -> str | None:
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:
     """The error for a prefix that nobody knows; it names the nearest known one."""
-    near = difflib.get_close_matches(prefix.lower(), sorted({*_TABLED, *litellm_names()}), n=1)
+    near = get_close_matches(prefix.lower(), sorted({*_TABLED, *litellm_names()}), n=1)
     hint = "no known name is close to it"
     if near:
         hint = f"did you mean {near[0]!r}?"

@@ -1,6 +1,6 @@
 """May a call be tried again, and after how long? For both lanes."""
 
-import math
+from math import inf
 
 from gateway.config.settings import RouterSettings
 from gateway.upstream.deployments import Target
@@ -41,5 +41,5 @@ def pause_s(asked: float | None, attempt: int, settings: RouterSettings) -> floa
     if asked is None:
         return settings.backoff_s * float(2**attempt)
     if asked > settings.max_retry_after_s:
-        return math.inf
+        return inf
     return asked

@@ -8,7 +8,7 @@ optional; both are imported, asked and refreshed in a thread."""
 
 import os
 import re
-import threading
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import Forbidden, GatewayError, Unauthorized
@@ -39,7 +39,7 @@ class CloudSigner:
 
     def __init__(self, table: DeploymentTable):
         self._table = table
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._aws: Any = None  # botocore's session, which refreshes its credentials
         self._google: Any = None
 

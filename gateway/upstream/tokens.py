@@ -1,8 +1,8 @@
 """Tokens of a call: as its upstream reported them, or estimated from its bytes."""
 
-import math
 import re
 from collections.abc import Iterator
+from math import inf
 
 from gateway.values import FieldDict, Fields
 from gateway.wire.coerce import (
@@ -54,7 +54,7 @@ def tokens_of(usage: Fields) -> dict[str, int]:
 def _count(holder: Fields, *names: str) -> int:
     """The first positive count among `names`; 0 when there is none."""
     values = (as_number(holder.get(name), 0.0) for name in names)
-    return next((int(value) for value in values if 0 < value < math.inf), 0)
+    return next((int(value) for value in values if 0 < value < inf), 0)
 
 
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.observability import live_events
 from gateway.observability.live_events import EventHub, TooManySubscribers
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.control_plane import a_finished_run, client_of
@@ -30,9 +31,10 @@ async def test_every_listener_hears_its_tenant() -> None:
         assert [event["n"] for event in await tenant.take(1)] == [0, 2]
 
 
-async def test_a_slow_listener_loses_the_oldest() -> None:
+async def test_a_slow_listener_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is bounded, the loss is counted, and no other subscriber loses anything."""
-    hub = EventHub(queue_limit=3)
+    monkeypatch.setattr(live_events, "QUEUE_LIMIT", 3)
+    hub = EventHub()
     with hub.subscribe(tenant=None) as slow:
         for number in range(5):
             hub.publish({"type": "step", "n": number})
@@ -40,9 +42,12 @@ async def test_a_slow_listener_loses_the_oldest() -> None:
         assert slow.dropped == 2
 
 
-async def test_a_listener_that_comes_back_hears_what_it_missed() -> None:
+async def test_a_listener_that_comes_back_hears_what_it_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From the event it names on, of its own tenant."""
-    hub = EventHub(queue_limit=3)
+    monkeypatch.setattr(live_events, "QUEUE_LIMIT", 3)
+    hub = EventHub()
     with hub.subscribe(tenant="a") as listener:
         hub.publish({"type": "step", "tenant": "a", "n": 0})
         (received,) = await listener.take(1)
@@ -59,9 +64,10 @@ async def test_a_listener_that_comes_back_hears_what_it_missed() -> None:
 
 
 @pytest.mark.parametrize("after", ["", "nobody's", "\u0663"])
-async def test_an_id_that_is_not_kept(after: str) -> None:
+async def test_an_id_that_is_not_kept(after: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events may be missing, which the subscriber learns as one dropped event."""
-    hub = EventHub(queue_limit=1)
+    monkeypatch.setattr(live_events, "QUEUE_LIMIT", 1)
+    hub = EventHub()
     old = hub.newest
     for _ in range(2):
         hub.publish({"type": "step"})
@@ -82,9 +88,11 @@ async def test_nothing_happening_ends_a_wait() -> None:
         assert len(await waiting) == 1
 
 
-async def test_subscribers_come_and_go() -> None:
+async def test_subscribers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listening costs nothing; too many are refused."""
-    hub = EventHub(limit=1, linger_s=0)
+    monkeypatch.setattr(live_events, "MAX_SUBSCRIBERS", 1)
+    monkeypatch.setattr(live_events, "LINGER_S", 0.0)
+    hub = EventHub()
     seen = [hub.active]
     with hub.subscribe(tenant=None):
         seen.append(hub.active)

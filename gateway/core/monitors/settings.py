@@ -1,8 +1,8 @@
 """Settings of the monitors: the ones that run, their weights, and the scores at which they fire."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from math import isnan
 
 from gateway.core.fsm import refuse_below_one
 from gateway.core.monitors.table import (
@@ -110,7 +110,7 @@ class MonitorSettings:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and not isnan(value)
 
 
 def _refuse_unknown(key: str, names: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """Scorer `heuristic`: the reference formula over the text of a thought."""
 
-import math
 import re
+from math import exp
 
 from gateway.core.scoring.scorer import UNKNOWN, DifficultySettings
 from gateway.core.step import Step
@@ -98,7 +98,7 @@ def heuristic_score(thought: str | None) -> float:
         + ERROR_WEIGHT * min(errors / ERRORS_SCALE, 1)
         + ENTITY_WEIGHT * min(_count_entities(text) / ENTITIES_SCALE, 1)
     )
-    return 1 / (1 + math.exp(-STEEPNESS * (raw - MIDPOINT)))
+    return 1 / (1 + exp(-STEEPNESS * (raw - MIDPOINT)))
 
 
 class HeuristicScorer:

@@ -4,10 +4,10 @@ A judged score is kept under a digest of the run up to its step, by which anothe
 transcript finds it. A step that was not judged, or after another history, has the ledger's.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
+from math import isnan, nan
 
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.scoring.difficulty import LedgerScorer
@@ -75,5 +75,5 @@ def question(steps: Sequence[Step]) -> str:
 def read_score(answer: str) -> float | None:
     """The number in a model's answer, in any range; None unless it is a single number."""
     found = _ANSWER.fullmatch(answer.strip().lower())
-    score = float(found[1]) if found else math.nan
-    return None if math.isnan(score) else score
+    score = float(found[1]) if found else nan
+    return None if isnan(score) else score

@@ -1,8 +1,8 @@
 """`gateway alerts`: a test of the receivers, and what was reported."""
 
-import secrets
 import time
 from argparse import Namespace
+from secrets import token_hex
 from typing import Any
 
 from gateway.backends import Stores
@@ -34,7 +34,7 @@ async def _test_alerts(args: Namespace) -> int:
         names = ", ".join(s.name for s in known)
         raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
     title = "A test of the gateway's alerts: nothing is wrong"
-    own_id = secrets.token_hex(8)
+    own_id = token_hex(8)
     now = time.time()
     alert = AlertRecord(
         id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now

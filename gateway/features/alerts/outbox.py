@@ -5,10 +5,10 @@ What was taken in is sent until the receiver has it, or `alerts.give_up_s` are o
 
 import asyncio
 import dataclasses
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class AlertOutbox:
     # gives the address of the gateway for links, where the settings have none
     address: Callable[[], Awaitable[str]] | None = field(default=None, init=False)
     # random name under which this process claims deliveries
-    _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
+    _owner: str = field(default_factory=lambda: token_hex(8), init=False)
     # By key: last seen, last stored.
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
     # Deliveries that the store does not have, and their next attempt, by alert and sink.
@@ -90,7 +90,7 @@ class AlertOutbox:
         if session := await self._session(str(facts.get("run_id") or "")):
             facts["session_id"] = session
         alert = AlertRecord(
-            id=secrets.token_hex(8),
+            id=token_hex(8),
             key=found.key,
             rule=found.rule,
             severity=found.severity,

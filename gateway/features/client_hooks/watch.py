@@ -3,10 +3,10 @@
 Imported when the config file changed, or a log is to be read: it loads the settings."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 
 from gateway.config import Settings, load_settings
 from gateway.core.fold import StepOutcome
@@ -87,8 +87,8 @@ def beginnings(outcomes: Mapping[int, StepOutcome], since: int) -> Sequence[Alar
 
 def _keep(config: str, path: Path) -> None:
     """Keep the session in the store of the gateway that runs, without waiting for it."""
-    none = subprocess.DEVNULL
-    subprocess.Popen(  # noqa: S603 - this program
+    none = DEVNULL
+    Popen(  # noqa: S603 - this program
         [sys.executable, "-m", "gateway", "history", str(path), "--keep"],
         env=os.environ | {"GATEWAY_CONFIG": config},
         stdin=none,

@@ -4,12 +4,12 @@ it: it repeats itself until a text of the gateway says what to do, and then does
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -171,6 +171,6 @@ def provider(model: Callable[[], ScriptedModel]) -> Iterator[str]:
 
     with ThreadingHTTPServer((LOOPBACK, 0), Completions) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://{LOOPBACK}:{server.server_port}/v1"
         server.shutdown()

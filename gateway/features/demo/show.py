@@ -3,11 +3,11 @@ came of it."""
 
 import os
 import tempfile
-import textwrap
 import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import fill
 
 import httpx
 import uvicorn
@@ -101,7 +101,7 @@ class _Demo(ExitStack):
         if not turn.headers.get("x-gateway-monitors"):
             return Text(f"  text  {len(parts)} universal rules, as in every run", "dim")
         alarm = self._alarm(turn).partition(": ")[0]
-        shown = textwrap.fill(parts[0], WIDTH - 8, subsequent_indent=" " * 8)
+        shown = fill(parts[0], WIDTH - 8, subsequent_indent=" " * 8)
         more = "".join(
             f"\n        (and a pattern for it, {part.count(chr(10)) + 1} lines)"
             for part in parts[1:]

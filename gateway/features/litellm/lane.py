@@ -4,11 +4,11 @@ import asyncio
 import json
 import os
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from itertools import takewhile
 from typing import Any, Self
+from uuid import uuid4
 
 import httpx
 import orjson
@@ -205,7 +205,7 @@ async def _answered(
     if streaming and call.translated:
         return await TranslatedStream(result.__aiter__(), call, headers, dialect=dialect).primed()
     if streaming:
-        id = f"chatcmpl-{uuid.uuid4().hex}"
+        id = f"chatcmpl-{uuid4().hex}"
         now = int(time.time())
         return await StreamedAnswer(
             result,

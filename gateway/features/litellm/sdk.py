@@ -11,13 +11,13 @@ import importlib
 import logging
 import os
 import sys
-import threading
 import time
 import types
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
+from threading import Lock, RLock
 from typing import Any
 
 from gateway.dialects import DIALECTS
@@ -77,7 +77,7 @@ LOCAL_TABLES = dict.fromkeys(
 # unless only critical messages are logged.
 _DEFAULTS = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
 
-_import_lock = threading.RLock()
+_import_lock = RLock()
 
 
 @contextmanager
@@ -122,7 +122,7 @@ _WARNINGS = (
     r"Accessing the 'model_\w+' attribute on the instance is deprecated",
 )
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class Sdk:

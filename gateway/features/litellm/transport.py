@@ -8,12 +8,12 @@ broke."""
 
 import json
 import re
-import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
+from uuid import uuid4
 
 import httpx
 from msgspec import Struct, field
@@ -87,7 +87,7 @@ class ReadableEvents:
                 for call in choice["delta"].get("tool_calls") or ():
                     slot = (choice["index"], call.get("index"))
                     if slot not in self._calls and not call.get("id"):
-                        call["id"] = f"call_{uuid.uuid4().hex}"
+                        call["id"] = f"call_{uuid4().hex}"
                     self._calls.add(slot)
         return self._late_input(value) + _line(value)
 

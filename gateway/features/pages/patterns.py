@@ -11,13 +11,11 @@ from gateway.features.pages.pages import Page, Visit, redirect
 from gateway.steering.guidance.codec import to_line
 from gateway.stores.patterns import PatternFilter
 
-TIERS = tuple(tier.value for tier in Tier)
-
 
 class ListParameters(PageParameters, TenantParameter):
     """Filter of patterns."""
 
-    tier: Annotated[str, OneOf(TIERS)] | None = None  # None = any
+    tier: Annotated[str, OneOf(patterns.TIERS)] | None = None  # None = any
     failure_type: Text | None = None  # label; None = any
     text: Text | None = None  # occurs in the fields, case ignored
 
@@ -43,7 +41,7 @@ async def show_list(visit: Visit) -> Page:
         "count": await store.count(),
         "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
         "chosen": values,
-        "tiers": TIERS,
+        "tiers": patterns.TIERS,
         "failure_types": FAILURE_LABELS,
     }
     return Page(template="patterns.html", values=shown)

@@ -7,11 +7,11 @@ changes no state. It is streamed where it was, but for Gemini, whose path is not
 log keeps the figures, the store of raw calls what was sent and answered."""
 
 import json
-import secrets
 import time
 from contextlib import aclosing
 from dataclasses import replace
 from math import inf
+from secrets import randbelow
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -200,7 +200,7 @@ async def try_again(request: ApiRequest[ChoiceAtStep]) -> ApiResponse:
         answer, error = await _answer(pipeline, call)
     cost = services.catalogue.cost(call.billed_model, exchange.upstream.usage)
     services.metrics.charge(cost or 0.0, None)
-    place = -1 - secrets.randbelow(2**31 - 1)
+    place = -1 - randbelow(2**31 - 1)
     said = {
         **choice.model_dump(),
         **asdict(exchange.upstream.tokens),

@@ -1,7 +1,7 @@
 """Views of the list of runs that people saved, by name: the form on the list."""
 
-import secrets
 import time
+from secrets import token_hex
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
@@ -47,7 +47,7 @@ async def change(visit: Visit) -> Page:
     if form.get("action") != "remove":
         new = read_model(NewView, given)
         view = SavedView(
-            id=new.id or f"view-{secrets.token_hex(6)}",
+            id=new.id or f"view-{token_hex(6)}",
             tenant=visit.tenant or "",
             author=visit.access.author,
             name=new.name,

@@ -4,12 +4,12 @@ import asyncio
 import ctypes
 import os
 import re
-import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
@@ -201,7 +201,7 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
     if not limits:
         return None
     return BudgetSettings(
-        name=f"wrap-{secrets.token_hex(4)}",
+        name=f"wrap-{token_hex(4)}",
         scope="tenant",
         limits=BudgetLimits(**limits),  # type: ignore[arg-type]
         ladder=_LADDER,
@@ -217,7 +217,7 @@ def sub_agent_budget(calls: int | None) -> BudgetSettings | None:
     if calls < 1:
         raise ConfigError(f"wrap: --sub-agents: a number of calls from 1, not {calls}")
     return BudgetSettings(
-        name=f"sub-agents-{secrets.token_hex(4)}",
+        name=f"sub-agents-{token_hex(4)}",
         match=BudgetMatch(sub_agent=True),
         limits=BudgetLimits(calls=calls),
     )

@@ -11,11 +11,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
+from subprocess import Popen
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -257,7 +257,7 @@ def run(command: Sequence[str], environment: Texts) -> int:
 def _run_simply(command: Sequence[str], environment: Texts) -> int:
     """Run without waiting for signals (macOS, Windows): Ctrl-C is the child's alone."""
     signal.signal(signal.SIGINT, lambda *_: None)
-    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - the user's own
+    with Popen(command, env=environment) as process:  # noqa: S603 - the user's own
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         return process.wait()
 

@@ -3,9 +3,9 @@
 The headers and body fields in which clients send the id of a conversation are `ID_SOURCES`; each
 says how it is read."""
 
-import base64
 import json
 import re
+from base64 import b32encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b, sha256
@@ -34,7 +34,7 @@ def _joined(*parts: str) -> bytes:
 
 def _text_id(*parts: str) -> str:
     digest = blake2b(_joined(*parts), digest_size=_ID_BYTES, person=b"gw-conversation1").digest()
-    return "c-" + base64.b32encode(digest).decode("ascii").lower()
+    return "c-" + b32encode(digest).decode("ascii").lower()
 
 
 def conversation_id(tenant: str, key: str, nonce: str = "") -> str:

@@ -7,10 +7,10 @@ docs/evidence.md has its figures. Of the kinds only the sum of ACCEPTING is used
 more than the shape of a message."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import exp, log1p
 from typing import Literal
 
 from gateway.core.step import Step
@@ -66,7 +66,7 @@ class KindModel(Value):
             if weights := self.weights.get(name):
                 scores = [score + value * each for score, each in zip(scores, weights, strict=True)]
         most = max(scores)
-        raised = [math.exp(score - most) for score in scores]
+        raised = [exp(score - most) for score in scores]
         total = sum(raised)
         return {kind: each / total for kind, each in zip(KINDS, raised, strict=True)}
 
@@ -115,7 +115,7 @@ def features_of(text: str, *, event: str = "message", before: str = "") -> dict[
     found |= {name: 1.0 for name, sign in _SIGNS if sign.search(plain)}
     found |= {name: 1.0 for name, sign in _SHAPE_SIGNS if sign.search(text)}
     found |= {name: 1.0 for name, sign in _BEFORE_SIGNS if sign.search(before)}
-    found["length"] = math.log1p(len(words)) / 3
+    found["length"] = log1p(len(words)) / 3
     found["short"] = float(len(words) <= 3)
     found["long"] = float(len(words) > 40)
     found["code"] = min(words.count("§"), 3) / 2
