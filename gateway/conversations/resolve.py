@@ -428,9 +428,7 @@ def read_incoming(
 ) -> Incoming:
     """The request as matching reads it; `resume`: the chain of the messages it begins with."""
     if request.earlier is not None:
-        return _read(
-            headers, request, tenant, resume=request.earlier.chain, messages=request.transcript
-        )
+        return read_whole(headers, request, tenant, resume=request.earlier.chain)
     incoming = read_whole(headers, request, tenant, resume=resume)
     if resume is not None and incoming.hashes.state.count == resume.count:
         # The same request again: a retry, or another run with an equal history so far. Only
@@ -445,24 +443,18 @@ def read_whole(
     tenant: str,
     resume: ChainState | None = None,
 ) -> Incoming:
-    """A request that contains its whole history, possibly with references to stored items."""
+    """A request with all of its messages, also those that a stored answer or item stands for."""
     messages = None
-    if request.named:
+    if request.named or request.earlier is not None:
         messages = request.transcript
-    return _read(headers, request, tenant, resume=resume, messages=messages)
-
-
-def _read(
-    headers: Texts,
-    request: SteeredRequest,
-    tenant: str,
-    resume: ChainState | None,
-    messages: Sequence[object] | None,
-) -> Incoming:
-    own = request.own_messages
-    compacts = request.dialect.compacts(request)
     return read_request(
-        headers, request.body, tenant, resume=resume, own=own, messages=messages, compacts=compacts
+        headers,
+        request.body,
+        tenant,
+        resume=resume,
+        own=request.own_messages,
+        messages=messages,
+        compacts=request.dialect.compacts(request),
     )
 
 

@@ -26,6 +26,7 @@ from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.store_outages.disk_spool import DiskSpool
+from gateway.features.store_outages.spool import Waiting
 from gateway.stores.filters import RunFilter
 from gateway.tasks import spawn
 from steering_gateway_testing import postgres
@@ -74,9 +75,10 @@ async def _waiting(storage: StorageSettings = OWN) -> list[str]:
 async def _put_to_wait(storage: StorageSettings, number: int) -> DiskSpool:
     """A record waits in a file that its process has locked, as long as this is open."""
     disk = DiskSpool(storage, lambda: None)
-    entry = disk.add(one_run(number))
-    assert entry is not None
+    entry = Waiting(one_run(number))
+    disk.add(entry)
     await disk.written(entry)
+    assert entry.safe
     return disk
 
 

@@ -89,18 +89,21 @@ _CHANGED = Body(AccountView, "The account afterwards.")
 async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
-    accounting = accounting_of(request.runtime)
-    changed = await accounting.allow(body.budget, body.subject, limits=body.limits, lifted=None)
-    return ApiResponse(_view(request.runtime, changed))
+    return await _allowed(request.runtime, body, body.limits, lifted=None)
 
 
 @OPERATIONS.add("POST /api/budgets/lift", _CHANGED, body=AccountBody, errors=(404,))
 async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Let one subject go without limits."""
-    body = request.read(AccountBody)
-    accounting = accounting_of(request.runtime)
-    changed = await accounting.allow(body.budget, body.subject, limits={}, lifted=True)
-    return ApiResponse(_view(request.runtime, changed))
+    return await _allowed(request.runtime, request.read(AccountBody), {}, lifted=True)
+
+
+async def _allowed(
+    runtime: "Runtime", body: AccountBody, limits: Mapping[str, float], lifted: bool | None
+) -> ApiResponse:
+    accounting = accounting_of(runtime)
+    changed = await accounting.allow(body.budget, body.subject, limits=limits, lifted=lifted)
+    return ApiResponse(_view(runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/reset", _CHANGED, body=AccountBody, errors=(404,))

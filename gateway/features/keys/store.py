@@ -36,8 +36,7 @@ class KeyStore:
 
     async def add_key(self, key: KeyRecord) -> None:
         """Store a new key."""
-        await self._engine.write(_INSERT, **_row(key))
-        await self._engine.changed(KEYS)
+        await self._engine.announced(KEYS, self._engine.write(_INSERT, **_row(key)))
 
     async def list_keys(self) -> Sequence[KeyRecord]:
         """All keys, revoked ones included, oldest first."""
@@ -56,9 +55,8 @@ class KeyStore:
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """Revoke a key; False when no key has that id, or it is already revoked."""
-        revoked = bool(await self._engine.write(_REVOKE, id=key_id, at=at))
-        await self._engine.changed(KEYS)
-        return revoked
+        revoking = self._engine.write(_REVOKE, id=key_id, at=at)
+        return bool(await self._engine.announced(KEYS, revoking))
 
     async def change_key(self, key_id: str, changes: Fields) -> KeyRecord | None:
         """Replace some fields of a key's terms. Returns the key afterwards; None if no key has
@@ -77,14 +75,11 @@ class KeyStore:
             await connection.execute_many(_CHANGE, [{"id": key_id, "terms": _row(key)["terms"]}])
             return key
 
-        found = await self._engine.transact(work)
-        await self._engine.changed(KEYS)
-        return found
+        return await self._engine.announced(KEYS, self._engine.transact(work))
 
     async def delete_keys(self) -> int:
         """Delete all keys, as if none had been made; returns how many were valid."""
-        deleted = await self._engine.write(_DELETE)
-        await self._engine.changed(KEYS)
+        deleted = await self._engine.announced(KEYS, self._engine.write(_DELETE))
         return sum(revoked_at is None for (revoked_at,) in deleted)
 
 

@@ -10,7 +10,6 @@ from gateway.errors import NotFound
 from gateway.features.reports.experiment import report
 from gateway.features.reports.pilot import PilotReport, pilot_report
 from gateway.features.reports.results import ExperimentReport
-from gateway.features.reports.routing import read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import MODES
 from gateway.stores.learning import WorkloadRate
@@ -114,7 +113,7 @@ RoutingReport = shape(
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Outcomes by workload and model, from which the learned policy chooses."""
-    found = await read_routing(request.runtime.opened.stores, request.tenant)
-    if found is None:
+    store = request.runtime.opened.stores.workloads
+    if store is None:
         raise NotFound("this gateway's store keeps no workloads")
-    return ApiResponse(found)
+    return ApiResponse({"workloads": await store.rates(tenant=request.tenant)})

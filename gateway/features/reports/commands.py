@@ -15,7 +15,6 @@ from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
 from gateway.features.reports.pilot import pilot_change, pilot_report
 from gateway.features.reports.results import effects_of
-from gateway.features.reports.routing import read_routing
 from gateway.features.reports.savings import read_savings
 from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
@@ -44,7 +43,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         raise ConfigError("report: --html goes with --week")
     if args.routing:
         template = "routing.txt"
-        shown = kept(await read_routing(stores, tenant), "report: this store keeps no workloads")
+        workloads = kept(stores.workloads, "report: this store keeps no workloads")
+        shown = {"workloads": await workloads.rates(tenant=tenant)}
     elif args.week is not None:
         template = "week.txt"
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)

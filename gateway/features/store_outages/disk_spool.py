@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.storage import StorageSettings
-from gateway.features.store_outages.spool import SpoolEntry
+from gateway.features.store_outages.spool import Waiting
 from gateway.observability.logging import get_logger
-from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.tasks import on_disk, spawn
 
@@ -61,7 +60,7 @@ class DiskSpool:
     def __init__(self, settings: StorageSettings, failed: Callable[[], None]) -> None:
         self._settings = settings
         self._failed = failed
-        self._changes: dict[SpoolEntry, None] = {}
+        self._changes: dict[Waiting, None] = {}
         self._tried = asyncio.Event()  # when `_changes`, as they are now, were tried
         self._task: asyncio.Task[None] | None = None
         self._disk = asyncio.Lock()
@@ -80,20 +79,20 @@ class DiskSpool:
             return sum([len(file.entries) for file in self._files.files])
         return 0
 
-    def add(self, record: CallRecord) -> SpoolEntry | None:
-        """Begin to write a record; `written` waits for it. None without a folder."""
-        if not self._settings.spool_folder:
-            return None
-        entry = SpoolEntry(record, self._tried)
-        self._changes[entry] = None
-        self._start()
-        return entry
+    def add(self, waiting: Waiting) -> None:
+        """Begin to write a record, if there is a folder; `written` waits for it."""
+        if self._settings.spool_folder:
+            waiting.settled = self._tried
+            self._changes[waiting] = None
+            self._start()
 
-    async def written(self, entry: SpoolEntry) -> None:
-        """Wait until a record is on disk; not for long, and not at all while the disk is slow or
-        fails."""
-        await self._wait(entry.settled)
-        if not entry.safe:
+    async def written(self, waiting: Waiting) -> None:
+        """Wait until a record is on disk, if it is to be; not for long, and not at all while the
+        disk is slow or fails."""
+        if waiting.settled is None:
+            return
+        await self._wait(waiting.settled)
+        if not waiting.safe:
             self._failed()
 
     async def _wait(self, settled: asyncio.Event) -> None:
@@ -106,7 +105,7 @@ class DiskSpool:
             self._trouble.late = True
             self._trouble.warn(f"a write takes longer than {limit_ms:g} ms")
 
-    async def remove(self, entries: Iterable[SpoolEntry]) -> None:
+    async def remove(self, entries: Iterable[Waiting]) -> None:
         """Remove records, which are stored: before others of their conversations are, so that at
         most the newest stored one of a conversation is found again after a crash. Those that a full
         disk cannot remove are marked as stored."""
@@ -153,7 +152,7 @@ class DiskSpool:
         finally:
             self._task = None
 
-    def _perform(self, changes: dict[SpoolEntry, None]) -> None:
+    def _perform(self, changes: dict[Waiting, None]) -> None:
         """Write changes, in a thread. The same changes may be written again."""
         self._opened().write(changes, redaction(self._settings))
 
@@ -173,12 +172,12 @@ class DiskSpool:
                 except Exception as error:
                     self._trouble.warn(str(error))
 
-    async def take_over(self, room: tuple[int, int]) -> list[SpoolEntry]:
+    async def take_over(self, room: tuple[int, int]) -> list[Waiting]:
         """The records of the files that other processes left behind, in order; files for which
         there is no room stay, unless nothing waits here."""
         return await on_disk(self._take, room)
 
-    def _take(self, room: tuple[int, int]) -> list[SpoolEntry]:
+    def _take(self, room: tuple[int, int]) -> list[Waiting]:
         known = self._files.known() if self._files is not None else ()
         if not self.folder.is_dir() or not {*self.folder.glob("*.db")}.difference(known):
             return []

@@ -156,9 +156,7 @@ class Recovery:
 
     async def kept(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
         """`keep`, on disk where that is possible; the version that the record will probably get."""
-        waiting = self.keep(call, write)
-        if waiting.entry is not None:
-            await self._disk.written(waiting.entry)
+        await self._disk.written(self.keep(call, write))
         return call.conversation.version + 1
 
     def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting:
@@ -172,7 +170,7 @@ class Recovery:
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
             raise StoreOverloaded(reason)
-        waiting.entry = self._disk.add(call)
+        self._disk.add(waiting)
         self._start()
         return waiting
 
@@ -212,8 +210,8 @@ class Recovery:
         done = [each for each, is_done in zip(waiting, settled, strict=True) if is_done]
         # On disk first: a newer call of the same conversation waits until then, so that a crash
         # cannot replay the older one.
-        if entries := [each.entry for each in done if each.entry is not None]:
-            await self._disk.remove(entries)
+        if on_disk := [each for each in done if each.settled is not None]:
+            await self._disk.remove(on_disk)
         for each in done:
             self.spool.remove(each)
         self._works = None not in settled
@@ -310,7 +308,7 @@ class Recovery:
                 await asyncio.wait([task], timeout=_CLOSE_S)
             task.cancel()
         await self._disk.close()
-        self.lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
+        self.lost = sum([not each.safe for each in self.spool])
         if self.on_disk:
             self._log.warning(
                 "records wait on disk: the next gateway with this storage.spool_path stores them",

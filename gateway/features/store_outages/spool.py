@@ -14,28 +14,22 @@ from msgspec.structs import replace
 from gateway.stores.records import FIXED_BYTES, CallRecord, ConversationRecord, PrefixHashRecord
 
 
-class SpoolEntry(Struct, eq=False):
-    """A record that is to be in a file."""
+class Waiting(Struct, eq=False):
+    """One record that waits for the store, in memory and perhaps in a file."""
 
     record: CallRecord  # the call that is not stored yet
-    settled: asyncio.Event  # set when writing it was tried, successful or not
+    # set when writing it to a file was tried, successful or not; None: it is to be in none
+    settled: asyncio.Event | None = None
     file: object | None = None  # the SpoolFile that it is in; None when in none
     number: int = 0  # its row in the file
     gone: bool = False  # no longer needed there, because it is stored
+    size: int = 0  # bytes it takes in memory, about; 0 until it is kept there
+    write: asyncio.Task[int] | None = None  # the commit in progress; None while there is none
 
     @property
     def safe(self) -> bool:
         """True if the record is on disk, or stored by now."""
         return self.gone or self.file is not None
-
-
-class Waiting(Struct, eq=False):
-    """One record that waits for the store."""
-
-    record: CallRecord  # the call
-    size: int  # bytes it takes in memory, about
-    write: asyncio.Task[int] | None = None  # the commit in progress; None while there is none
-    entry: SpoolEntry | None = None  # the record on disk; None if it is to be in memory alone
 
 
 _DAY_S = 86_400.0
@@ -101,19 +95,19 @@ class Spool:
         full = self.records >= self._max_records or self.bytes + size > self._max_bytes
         if full and write is None:
             return None
-        waiting = Waiting(record, size, write)
+        waiting = Waiting(record, size=size, write=write)
         self.by_conversation.setdefault(record.conversation.id, deque()).append(waiting)
         self._index(waiting)
         return waiting
 
-    def adopt(self, entries: Iterable[SpoolEntry]) -> None:
+    def adopt(self, waiting: Iterable[Waiting]) -> None:
         """Keep the records of a process that ended, whatever the room, before newer ones of their
         conversations."""
         found: dict[str, list[Waiting]] = {}
-        for entry in entries:
-            waiting = Waiting(entry.record, entry.record.memory_bytes, entry=entry)
-            found.setdefault(entry.record.conversation.id, []).append(waiting)
-            self._index(waiting)
+        for each in waiting:
+            each.size = each.record.memory_bytes
+            found.setdefault(each.record.conversation.id, []).append(each)
+            self._index(each)
         age = attrgetter("record.conversation.updated_at")
         for name, older in found.items():
             known = self.by_conversation.get(name, ())

@@ -21,7 +21,7 @@ from pathlib import Path
 import apsw
 
 from gateway.config.storage import StorageSettings
-from gateway.features.store_outages.spool import SpoolEntry
+from gateway.features.store_outages.spool import Waiting
 from gateway.observability.logging import get_logger
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
@@ -85,7 +85,7 @@ class SpoolFile:
         how = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
         self._marks = os.open(f"{lock.path}{_MARKS}", how, 0o600)
         self.lock = lock
-        self.entries: set[SpoolEntry] = set()
+        self.entries: set[Waiting] = set()
 
     @classmethod
     def create(cls, folder: Path, synchronous: str) -> "SpoolFile":
@@ -130,7 +130,7 @@ class SpoolFile:
         except apsw.Error as error:
             raise Damaged(str(error)) from error
 
-    def read(self) -> list[SpoolEntry]:
+    def read(self) -> list[Waiting]:
         """The entries of all records that are not marked, in order. Raises: Damaged, and closes the
         file."""
         tried = asyncio.Event()
@@ -139,7 +139,7 @@ class SpoolFile:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
             stored = os.pread(self._marks, os.fstat(self._marks).st_size, 0)
             found = [
-                SpoolEntry(decoded(record), tried, self, number=number)
+                Waiting(decoded(record), tried, self, number=number)
                 for number, record in rows
                 if not any(stored[number : number + 1])
             ]
@@ -149,9 +149,7 @@ class SpoolFile:
         self.entries.update(found)
         return found
 
-    def write(
-        self, added: Mapping[SpoolEntry, CallRecord], removed: Collection[SpoolEntry]
-    ) -> None:
+    def write(self, added: Mapping[Waiting, CallRecord], removed: Collection[Waiting]) -> None:
         """Add entries, with the records that are written for them, and remove others, all or
         nothing. Raises: apsw.Error, OSError."""
         rows = [(next(self._numbers), encoded(record)) for record in added.values()]
@@ -168,7 +166,7 @@ class SpoolFile:
         self.entries.update(added)
         self.entries.difference_update(removed)
 
-    def mark(self, stored: Collection[SpoolEntry]) -> None:
+    def mark(self, stored: Collection[Waiting]) -> None:
         """Mark records as stored that cannot be removed from the file now. Raises: OSError."""
         for entry in self.entries.intersection(stored):
             os.pwrite(self._marks, b"\1", entry.number)
@@ -257,7 +255,7 @@ class SpoolFolder:
         return {*self._named, *(file.lock.path for file in self.files)}
 
     def write(
-        self, changes: dict[SpoolEntry, None], redact: Callable[[CallRecord], CallRecord]
+        self, changes: dict[Waiting, None], redact: Callable[[CallRecord], CallRecord]
     ) -> None:
         """Add and remove entries. Entries of files that somebody has deleted are written again,
         and join `changes`. May be repeated with the same changes. Raises: OSError, apsw.Error."""
@@ -293,7 +291,7 @@ class SpoolFolder:
         for file in self.files:
             file.leave().release()
 
-    def take(self, room: tuple[int, float], *, any_size: bool) -> Iterator[SpoolEntry]:
+    def take(self, room: tuple[int, float], *, any_size: bool) -> Iterator[Waiting]:
         """The records of files that no process has, the oldest file first: as many as there is room
         for, in records and bytes; with `any_size` one file, whatever its size. Raises: OSError."""
         locks = free_files(self._folder, self.known())

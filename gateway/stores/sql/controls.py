@@ -50,23 +50,21 @@ class ControlStore:
         wanted = _HOLD
         if control.action == "ask":
             wanted = _ASK
-        await self.engine.write(wanted, **row_of(control, _CONTROL))
-        await self.engine.changed(CONTROLS)
+        holding = self.engine.write(wanted, **row_of(control, _CONTROL))
+        await self.engine.announced(CONTROLS, holding)
 
     async def release(self, subject: str) -> bool:
         """End a hold; False when there is none."""
-        released = bool(await self.engine.write(_LET_GO, subject=subject))
-        await self.engine.changed(CONTROLS)
-        return released
+        releasing = self.engine.write(_LET_GO, subject=subject)
+        return bool(await self.engine.announced(CONTROLS, releasing))
 
     async def answer(self, asked: Control, after: Control | None) -> bool:
         """Replace an open question by a stop, or end it; False when it is open no more."""
         which = {"subject": asked.subject, "asked_at": asked.at}
         if after is not None:
             which |= row_of(after, ("action", "reason", "at", "author"))
-        done = bool(await self.engine.write(_NO if after else _YES, **which))
-        await self.engine.changed(CONTROLS)
-        return done
+        answering = self.engine.write(_NO if after else _YES, **which)
+        return bool(await self.engine.announced(CONTROLS, answering))
 
     async def list_controls(self) -> Sequence[Control]:
         """All holds in force, oldest first."""

@@ -1,7 +1,7 @@
 """The databases as the statements of this package see them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from math import inf
 from typing import Any, Protocol
@@ -222,6 +222,12 @@ class Engine(ABC):
     @abstractmethod
     async def commit(self, call: CallRecord) -> int:
         """Write one call, together with others that wait. See StateStore."""
+
+    async def announced(self, kind: str, change: Awaitable[T]) -> T:
+        """The result of a change; the other gateways are told that there is one."""
+        result = await change
+        await self.changed(kind)
+        return result
 
     @abstractmethod
     async def changed(self, kind: str) -> None:

@@ -227,9 +227,7 @@ class PatternStore:
             await self._put(entries, connection)
             return results
 
-        results = await self._engine.transact(work, patient=True)
-        await self._engine.changed(PATTERNS)
-        return results
+        return await self._engine.announced(PATTERNS, self._engine.transact(work, patient=True))
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
@@ -247,8 +245,7 @@ class PatternStore:
             await _forget_vectors([pattern], connection)
             await self._put([(pattern, vector)], connection)
 
-        await self._engine.transact(work)
-        await self._engine.changed(PATTERNS)
+        await self._engine.announced(PATTERNS, self._engine.transact(work))
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
         """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
@@ -277,9 +274,7 @@ class PatternStore:
             await connection.fetch("DELETE FROM patterns WHERE pk = :pk", pk=pk)
             return True
 
-        deleted = await self._engine.transact(work)
-        await self._engine.changed(PATTERNS)
-        return deleted
+        return await self._engine.announced(PATTERNS, self._engine.transact(work))
 
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None

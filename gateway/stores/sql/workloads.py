@@ -46,7 +46,8 @@ WHERE at < :before AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = workload_r
 """
 _RATES = f"""
 SELECT {columns(_RATE)} FROM workload_models
-WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit
+WHERE (solved > 0 OR failed > 0) AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+ORDER BY updated_at DESC LIMIT :limit
 """
 _WORKLOAD = "SELECT workload FROM workload_runs WHERE run_id = :run_id"
 _OUTCOMES = ("success", "failure")
@@ -98,9 +99,10 @@ class WorkloadStore:
         stay."""
         await self._engine.write(_DROP, before=before)
 
-    async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
-        """The counts, of the workloads that changed last first."""
-        return await self._engine.made(record_of(WorkloadRate, _RATE), _RATES, limit=limit)
+    async def rates(self, *, tenant: str | None = None, limit: int = 10_000) -> list[WorkloadRate]:
+        """The counts of a tenant or, with None, of all; those that changed last first."""
+        make = record_of(WorkloadRate, _RATE)
+        return await self._engine.made(make, _RATES, tenant=tenant, limit=limit)
 
     async def workload_of(self, run_id: str) -> str:
         """The workload of a run; empty for one that was not noted."""

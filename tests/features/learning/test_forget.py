@@ -19,7 +19,7 @@ from gateway.cli import main
 from gateway.config import settings_from_dict
 from gateway.config.storage import StorageSettings
 from gateway.features.learning.forget import forget as forget_in
-from gateway.features.store_outages.spool import SpoolEntry
+from gateway.features.store_outages.spool import Waiting
 from gateway.features.store_outages.spool_file import SpoolFolder
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
@@ -314,7 +314,7 @@ def test_records_that_wait_in_files_of_ended_gateways_go(forget: Run, tmp_path: 
     asyncio.run(before())
     folder = SpoolFolder(Path(StorageSettings(path=str(path)).spool_folder), "normal")
     waiting = [with_words(a_call(1, version=1), CANARY), with_words(a_call(7), "marigold")]
-    entries = [SpoolEntry(call, asyncio.Event()) for call in waiting]
+    entries = [Waiting(call, asyncio.Event()) for call in waiting]
     folder.write(dict.fromkeys(entries), lambda call: call)
     folder.close()
     assert len(left(tmp_path)) == len(left(tmp_path, "marigold")) == 1

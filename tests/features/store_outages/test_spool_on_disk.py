@@ -18,7 +18,7 @@ import structlog
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.features.store_outages.disk_spool import DiskSpool
-from gateway.features.store_outages.spool import Spool, SpoolEntry
+from gateway.features.store_outages.spool import Spool, Waiting
 from gateway.features.store_outages.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
 from steering_gateway_testing.outages import fill_up
@@ -52,9 +52,11 @@ class Disk(DiskSpool):
     def _count(self) -> None:
         self.only_in_memory += 1
 
-    async def keep(self, *records: CallRecord) -> list[SpoolEntry]:
+    async def keep(self, *records: CallRecord) -> list[Waiting]:
         """Records whose calls wait for them."""
-        entries = [entry for record in records if (entry := self.add(record))]
+        entries = [Waiting(record) for record in records]
+        for entry in entries:
+            self.add(entry)
         for entry in entries:
             await self.written(entry)
         return entries
@@ -394,7 +396,7 @@ def test_what_is_taken_over_comes_before_what_is_newer() -> None:
     spool = Spool(max_records=1, max_bytes=2**20)
     assert spool.add(at(2))
     tried = asyncio.Event()
-    spool.adopt([SpoolEntry(at(3), tried), SpoolEntry(at(1), tried)])
+    spool.adopt([Waiting(at(3), tried), Waiting(at(1), tried)])
     loaded = spool.load("acme", "c1")
     assert loaded is not None
     assert loaded.state == b"3"
