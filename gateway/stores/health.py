@@ -11,7 +11,6 @@ from gateway.stores.severity import (
     SEVERITY_WORDS,
     Severity,
     SeverityWord,
-    by_word,
     run_severity,
 )
 from gateway.stores.totals import CallTotals, CountedSteps
@@ -140,49 +139,10 @@ def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
     return Counted(counters, severity_runs)
 
 
-def summary(
-    *,
-    sums: Fields,
-    composite_sum: float,
-    scored_steps: int,
-    counted: Counted,
-    by_agent: tuple[AgentHealth, ...],
-    recent: tuple[RecentRun, ...],
-    limited: bool,
-) -> HealthSummary:
-    """The summary from sums over the runs: computes the ratios and rounds."""
-    counters: Fields = counted.counters
-    named = (
-        "severity",
-        "failure_types",
-        "models",
-        "unsteered",
-        "estimated",
-        "guidance",
-        "lost_tokens",
-        "lost_usd",
-    )
-    return HealthSummary(
-        **{**sums, "peak_composite": _rounded(sums["peak_composite"])},
-        **{name: counters.get(name, {}) for name in named},
-        clean_run_rate=_ratio(sums["clean_runs"], sums["total_runs"]),
-        mean_composite=_ratio(composite_sum, scored_steps),
-        cached_share=_ratio(sums["cached_tokens"], sums["input_tokens"]),
-        fires=counters.get("fired", {}),
-        states={name: n for name, n in counters.get("states", {}).items() if n},
-        steps_by_severity=by_word(counters.get("severity", {})),
-        runs_by_severity=by_word(counted.severity_runs),
-        severity_runs=counted.severity_runs,
-        by_agent=by_agent,
-        recent=recent,
-        limited=limited,
-    )
-
-
 def agent_health(agent: str, runs: int, mean: float, peak: float) -> AgentHealth:
     """One agent's row, rounded."""
     return AgentHealth(
-        agent=agent, runs=runs, mean_composite=_rounded(mean), peak_composite=_rounded(peak)
+        agent=agent, runs=runs, mean_composite=rounded(mean), peak_composite=rounded(peak)
     )
 
 
@@ -196,18 +156,20 @@ def recent_run(
         run_id=run_id,
         started_at=started_at,
         steps=steps,
-        mean_composite=_rounded(mean),
-        peak_composite=_rounded(peak),
+        mean_composite=rounded(mean),
+        peak_composite=rounded(peak),
         severity_word=SEVERITY_WORDS[severity],
         severity=severity,
     )
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """A share in [0, 1], rounded; 0 of nothing."""
     if whole:
-        return _rounded(part / whole)
+        return rounded(part / whole)
     return 0.0
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """A value as summaries show it."""
     return round(value, _DECIMALS)

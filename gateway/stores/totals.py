@@ -304,17 +304,12 @@ def as_command(*words: str) -> str:
     return shlex.join(["gateway", *words, *CHOSEN_CONFIG])
 
 
-def resume_command(subject: str) -> str:
-    """The command that ends the hold on a run or conversation."""
-    return as_command("runs", "resume", subject)
-
-
 def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     """The stop of a run on which there is a hold."""
     by = {ON_TROUBLE: "on_trouble", UNANSWERED: "ask"}.get(why[: why.find(": ") + 2], "operator")
     if by != "operator":
         why = why.partition(": ")[2]
-    go_on = resume_command(subject)
+    go_on = as_command("runs", "resume", subject)
     if action == "ask":
         go_on = go_on.replace("resume", "approve", 1)
     return Stop(action=action, by=by, why=why, name=author, at=at, go_on=go_on)

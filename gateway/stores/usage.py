@@ -1,11 +1,11 @@
 """Sums of calls and runs: by time, by groups of runs, and over a tree of conversations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 from gateway.stores.totals import plus
-from gateway.values import Fields, Value, by_name, frozen
+from gateway.values import Fields, Value, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
 _GROUPS = "tenant key agent model day week experiment arm mode outcome state"
@@ -46,11 +46,6 @@ class Sums:
 
 
 SUMMED = tuple(field.name for field in fields(Sums) if field.name != "runs")
-
-
-def sums_of(row: Sequence[Any]) -> Sums:
-    """From a row of the number of runs, and the columns SUMMED."""
-    return Sums(runs=row[0], **by_name(SUMMED, row[1:]))
 
 
 class Group(Value):

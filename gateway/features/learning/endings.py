@@ -6,7 +6,7 @@ which. What was done before the same failure came again did not help. Names of t
 arguments are said; values never are, because they belong to one task."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -185,7 +185,11 @@ class _Open:
         other = ""
         if change := self.change(call):
             move, values = change
-            sources = [each for each in self.between if values and _gives(each, values)]
+            sources = [
+                each
+                for each in self.between
+                if values and all(v in each.of_run.action.observation for v in values)
+            ]
             if sources:
                 source = self._move(sources[-1])
                 moves.discard(source)
@@ -206,10 +210,6 @@ def _shown(head: str) -> str:
     if _NAME.fullmatch(head):
         return head
     return HOLE
-
-
-def _gives(source: _Call, values: Collection[str]) -> bool:
-    return all(value in source.of_run.action.observation for value in values)
 
 
 def endings(calls: Sequence[ReadCallOfRun]) -> list[Ended]:

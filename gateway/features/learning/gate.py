@@ -51,7 +51,7 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
     credential or the marks of a frame."""
     if not text.strip() or not text.isprintable():
         return "it is empty or has control characters"
-    if has_secret(text):
+    if MARK in text or find_secrets(text):  # one that was masked before, too
         return "it holds what looks like a credential"
     if form("frames").search(text):
         return "it holds a mark of the gateway's own frames"
@@ -118,8 +118,3 @@ def strange(text: str, own: str = "") -> str:
             if not (word.isascii() and parts and all(met)):
                 return name
     return ""
-
-
-def has_secret(text: str) -> bool:
-    """True where the one detector finds a secret, or has masked one before."""
-    return MARK in text or bool(find_secrets(text))

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 from gateway.data_files import read_toml
 from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
@@ -84,11 +83,6 @@ _UNEVEN_SHARE = 0.05
 Found = Iterator[tuple[str, FieldDict]]  # codes, and what their sentences say
 
 
-@cache
-def _sentences() -> dict[str, str]:
-    return read_toml(__package__, "caveats.toml")
-
-
 def caveats_of(
     arms: Sequence[Arm],
     comparisons: Sequence[Comparison],
@@ -104,7 +98,7 @@ def caveats_of(
         *_about_size(arms, comparisons),
         *_about_runs(arms, runs),
     )
-    said = _sentences()
+    said = read_toml(__package__, "caveats.toml")
     return tuple(Caveat(code=code, message=said[code].format(**named)) for code, named in found)
 
 

@@ -34,9 +34,10 @@ from gateway.stores.health import (
     HealthSummary,
     add_up,
     agent_health,
+    ratio,
     recent_run,
+    rounded,
     spread,
-    summary,
 )
 from gateway.stores.lists import (
     ConversationPage,
@@ -65,7 +66,7 @@ from gateway.stores.totals import AT_ONCE, ExperimentRun
 from gateway.stores.traces import RunTrace
 from gateway.stores.under_way import LiveQuery, LiveRun
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.values import FieldDict, Texts, by_name
+from gateway.values import FieldDict, Fields, Texts, by_name
 
 _ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
 LAST = f"coalesce({_ENDED}, r.updated_at)"
@@ -388,6 +389,19 @@ class RunStore:
         )
 
 
+# The counters of runs that a summary has under their own names.
+_COUNTED = (
+    "severity",
+    "failure_types",
+    "models",
+    "unsteered",
+    "estimated",
+    "guidance",
+    "lost_tokens",
+    "lost_usd",
+)
+
+
 async def _summarize(
     runs: RunFilter, newest: int, forms: SqlForms, connection: Connection
 ) -> HealthSummary:
@@ -408,11 +422,20 @@ async def _summarize(
         FROM runs AS r WHERE {condition} {newest_first} {RECENT_RUNS}
     """)
     more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
-    return summary(
-        composite_sum=sums.pop("composite_sum"),
-        scored_steps=sums.pop("scored_steps"),
-        sums=sums,
-        counted=await connection.computed(add_up, counted),
+    mean = ratio(sums.pop("composite_sum"), sums.pop("scored_steps"))
+    found = await connection.computed(add_up, counted)
+    counters: Fields = found.counters
+    return HealthSummary(
+        **{**sums, "peak_composite": rounded(sums["peak_composite"])},
+        **{name: counters.get(name, {}) for name in _COUNTED},
+        clean_run_rate=ratio(sums["clean_runs"], sums["total_runs"]),
+        mean_composite=mean,
+        cached_share=ratio(sums["cached_tokens"], sums["input_tokens"]),
+        fires=counters.get("fired", {}),
+        states={name: n for name, n in counters.get("states", {}).items() if n},
+        steps_by_severity=severity.by_word(counters.get("severity", {})),
+        runs_by_severity=severity.by_word(found.severity_runs),
+        severity_runs=found.severity_runs,
         by_agent=tuple([agent_health(*row) for row in by_agent]),
         recent=tuple([recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),

@@ -263,7 +263,15 @@ class AttributionStore:
             WHERE {condition} GROUP BY 1 ORDER BY coalesce(sum(r.cost_usd), 0) DESC, 1
         """
         rows = await self._engine.fetch(sql, by_tag=by.removeprefix(usage.TAG), **values)
-        return tuple([usage.Group(value=str(row[0]), sums=usage.sums_of(row[1:])) for row in rows])
+        return tuple(
+            [
+                usage.Group(
+                    value=str(value),
+                    sums=usage.Sums(runs=runs, **by_name(usage.SUMMED, sums)),
+                )
+                for value, runs, *sums in rows
+            ]
+        )
 
     async def arms(self, tenant: str | None) -> Sequence[Row]:
         """The runs of each experiment by arm: its id, the arm, their number."""
