@@ -224,7 +224,7 @@ class Engine(ABC):
         """Write one call, together with others that wait. See StateStore."""
 
     async def announced(self, kind: str, change: Awaitable[T]) -> T:
-        """The result of a change; the other gateways are told that there is one."""
+        """The result of a change, of which the other gateways hear."""
         result = await change
         await self.changed(kind)
         return result
