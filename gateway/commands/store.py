@@ -28,7 +28,7 @@ from gateway.wire.coerce import as_json_value
 
 ADMIN_KEY = "GATEWAY_ADMIN_KEY"
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id")
-_NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
+_NO_FIELDS = {"act", "changes", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
 
 Command = Callable[[Stores, Settings, Namespace], Awaitable[int | None]]
 

@@ -127,6 +127,7 @@ def test_with_the_key_they_work(
     assert main(["audit", "--json"]) == 0
     acts = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "act" in line]
     assert "ann" in [act.get("author") for act in acts]
+    assert not [act for act in acts if "changes" in json.dumps(act)]
 
 
 @pytest.mark.parametrize(

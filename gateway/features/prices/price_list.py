@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.data_files import read_toml
+from gateway.observability.logging import get_logger
 from gateway.text.formatting import iso
 from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.model_costs import RATE_KEYS, Listed, ModelInfo, Rates
@@ -30,6 +31,8 @@ _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
 _MOST_KEPT = 1024
+
+_log = get_logger("gateway.prices")
 
 _FILED_UNDER = read_toml(__package__, "filed_under.toml")
 
@@ -80,20 +83,28 @@ class PriceList:
         return None
 
     def entry(self, name: str) -> Fields | None:
-        """The properties listed under exactly this name; None for one that is no model."""
+        """The properties listed under exactly this name, and below them those of the one model
+        that `alias_of` names; None for one that is no model."""
+        entry = self._written(name)
+        if "alias_of" in entry:
+            entry = {**self._written(str(entry["alias_of"])), **entry}
+        # An object inside an entry has a name too, and neither of these.
+        return entry if "litellm_provider" in entry or "mode" in entry else None
+
+    def _written(self, name: str) -> Fields:
         place = self._places.get(name)
         if place is None and self.beneath:
-            return self.beneath.entry(name)
+            return self.beneath._written(name)
         if place is None or name == "sample_spec":
-            return None
+            return {}
         try:
             entry, _ = json.JSONDecoder().raw_decode(
                 self.text[place : place + _ENTRY_BYTES].decode("utf-8", "replace")
             )
         except ValueError:
-            return None
-        # An object inside an entry has a name too, and neither of these.
-        return entry if "litellm_provider" in entry or "mode" in entry else None
+            return {}
+        found: Fields = entry
+        return found
 
     def count(self) -> int:
         """The number of its models."""
@@ -113,12 +124,18 @@ def _places(text: mmap.mmap) -> dict[str, int]:
 
 def list_of(kept: str) -> PriceList | None:
     """The list in the file `kept` over LiteLLM's; LiteLLM's where there is no such file, or none
-    that can be read: a gateway goes on without it, and `gateway prices` says which one it has."""
+    that can be read: a gateway goes on without it, which the log says."""
     shipped = shipped_list()
+    if not kept:
+        return shipped
     try:
         listed = PriceList(Path(kept))
         listed.about = msgspec.json.decode(listed.text.readline(), type=dict[str, str])
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return shipped
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        _log.warning("the list of prices cannot be read, LiteLLM's is used", file=kept, why=why)
         return shipped
     listed.beneath = shipped
     return listed

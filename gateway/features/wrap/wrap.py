@@ -48,6 +48,7 @@ from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
+from gateway.upstream.model_costs import age_note
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
 
@@ -157,6 +158,8 @@ def _by_own(options: WrapOptions, own: OwnGateway, budget: BudgetSettings | None
     if options.as_json:
         return status
     lines = [_pilot_line(own, traces)]
+    if traces:
+        lines.insert(0, age_note())
     if budget is not None:
         lines += _read(partial(_limit_lines, own, budget, traces), say)
     acts = partial(_act_lines, own, budget.name if budget else "", traces, since=before)

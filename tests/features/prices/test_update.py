@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from gateway.app import build_app
 from gateway.cli import main
 from gateway.config import settings_from_dict
 from gateway.config.storage import StorageSettings
+from gateway.features.prices import price_list
 from gateway.runtime import Runtime
 from gateway.upstream import model_costs
 from steering_gateway_testing import AppServer
@@ -80,6 +82,38 @@ def test_a_newer_list_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert line in capsys.readouterr().out
     assert main(["audit"]) == 0
     assert "prices update" in capsys.readouterr().out
+
+
+def test_an_alias_has_the_price_of_its_model() -> None:
+    """Of the newest list that has the model, and one step: aliases of each other have none."""
+    before = rate("gpt-4o-mini")
+    aliases = {"mine": "gpt-4o", "theirs": "gpt-4o-mini", "one": "two", "two": "one", "own": "own"}
+    named = {name: {"alias_of": of} for name, of in aliases.items()}
+    put({"gpt-4o": model(5e-6), **named})
+    assert main(["prices", "update", NAME, "--yes"]) == 0
+    assert (rate("mine"), rate("theirs")) == (5e-6, before)
+    assert [rate(name) for name in ("one", "two", "own")] == [None, None, None]
+
+
+@pytest.mark.parametrize("kept", ["{", "", "[1]", None], ids=["cut", "empty", "list", "folder"])
+def test_a_kept_list_that_cannot_be_read_is_named(
+    kept: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line with the reason; LiteLLM's list is used. A list that nobody gave is no fault."""
+    log = Mock()
+    monkeypatch.setattr(price_list, "_log", log)
+    file = Path("gateway.db-prices.json")
+    assert main(["prices"]) == 0
+    assert log.warning.call_count == 0
+    if kept is None:
+        file.mkdir()
+    else:
+        file.write_text(kept)
+    assert main(["prices"]) == 0
+    assert "from the installed LiteLLM" in capsys.readouterr().out
+    (said,) = log.warning.call_args_list
+    assert said.kwargs["file"] == os.path.abspath(file)
+    assert said.kwargs["why"]
 
 
 @pytest.mark.parametrize(("days", "is_said"), [(59, False), (61, True)])

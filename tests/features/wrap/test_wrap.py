@@ -152,6 +152,18 @@ def test_a_pilot_is_declared_and_shown(upstream: ScriptedUpstream, tmp_path: Pat
     assert "only watched" not in pilot("stop").stdout
 
 
+def test_the_summary_dates_old_prices(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Those of a list kept beside the database of wraps, once the dollars are."""
+    agent = [sys.executable, "-c", AGENT]
+    assert wrapped(tmp_path, upstream, "--", *agent, "1", "0").returncode == 0
+    (database,) = tmp_path.rglob("gateway.db")
+    about = '{"date": "2020-01-02", "source": "mine"}\n{}'
+    Path(f"{database}-prices.json").write_text(about)
+    said = wrapped(tmp_path, upstream, "--", *agent, "1", "0").stderr
+    assert "Dollars at prices of 2020-01-02, over 60 days old: gateway prices update." in said
+    assert "Dollars at" not in wrapped(tmp_path, upstream, "--", "true").stderr
+
+
 def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """What the agent sent is what leaves, and the JSON summary says what it would have read."""
     agent = [sys.executable, "-c", AGENT]
