@@ -75,8 +75,11 @@ class Pipeline:
         call.keeps_sent = self._runtime.raw_calls is not None
         steering = services.settings.steering
         own_time = OwnTime(steering.deadline_ms / 1000)
+        turns = services.turns
+        if call.request.large:
+            turns = services.large_turns
         try:
-            async with services.turns.turn(own_time):
+            async with turns.turn(own_time):
                 work = self._steer(call, named, own_time)
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:

@@ -179,6 +179,7 @@ class Services(UpstreamServices):
         )
         self.usage_refusals = refusals.usage
         self.turns = Turns(settings.steering.max_at_once)
+        self.large_turns = Turns(1)
         self.index = opened.index
         states = opened.states
         self.loader = ConversationLoader(self.index, states)

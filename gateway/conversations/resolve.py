@@ -417,8 +417,7 @@ async def off_the_loop(
     new = len(request.transcript)
     if resume is not None:
         new = new - resume.count or new  # the same request again is read as a whole
-    is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
-    if is_big:
+    if len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES:
         return await off_loop(lambda: with_tails(read(), tail))
     return read()
 

@@ -41,8 +41,8 @@ from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, refuse_loo
 from gateway.upstream.native import StaleConnection
 from gateway.wire.echo import EchoFilter
 from gateway.wire.headers import RawHeaders, header, readable
-from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
-from gateway.wire.request import ChatRequest
+from gateway.wire.parsing import parse_object, skim
+from gateway.wire.request import BIG_BYTES, ChatRequest
 
 _MEDIA_BYTES = 25  # of a picture or sound, for one of a text of as many tokens
 _NAMES = (b'name="model"', b"name=model")
@@ -318,7 +318,7 @@ async def _relay(
 async def read_request(raw: bytes) -> ChatRequest | None:
     """The body if it is a JSON object; of a large one, only the small members are read."""
     try:
-        if len(raw) < COUNTED_BYTES and raw.count(b",") < _MOST_COMMAS:
+        if len(raw) < BIG_BYTES and raw.count(b",") < _MOST_COMMAS:
             return ChatRequest(raw, parse_object(raw, orjson.loads))
         body, spans = await reading(skim, raw, orjson.loads)
         return ChatRequest(raw, body, skimmed=spans)

@@ -37,15 +37,15 @@ from gateway.tasks import reading
 from gateway.upstream.dispatch import PackedBody, UpstreamCall, refuse_loop
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.headers import RawHeaders, coding_of, without
-from gateway.wire.parsing import COUNTED_BYTES, has_more_items, is_dense
+from gateway.wire.parsing import has_more_items, parsed_bytes
 from gateway.wire.request import BIG_BYTES
 
 # New messages, parts and tools that are always read, and the bytes of a body for each further one:
 # to steer one costs 5 us of the event loop and 250 bytes, though two bytes are enough to send it.
-# 10,000 take as long as `steering.deadline_ms`; no model reads so many of a usual length.
+# 7,000 take most of `steering.deadline_ms`; a model that reads a million tokens reads fewer.
 _MOST_ITEMS = 2000
 _ITEM_BYTES = 64
-_MOST_FURTHER = 8000
+_MOST_FURTHER = 5000
 
 
 @dataclass(eq=False)
@@ -99,7 +99,14 @@ class SteeredEndpoint:
             else:
                 if packed.coding:
                     headers = without(headers, (b"content-encoding",))
-                request = await self._parse(services, tenant, packed.plain, asked=asked)
+                request = await self._parse(
+                    services,
+                    tenant,
+                    packed.plain,
+                    asked=asked,
+                    share=share,
+                    waits=socket is None,
+                )
             if socket is not None:
                 socket.prepare(request)
             exchange.request.model = request.model
@@ -148,9 +155,17 @@ class SteeredEndpoint:
             await response.aclose()
 
     async def _parse(
-        self, services: Services, tenant: str, raw: bytes, asked: Addressed | None
+        self,
+        services: Services,
+        tenant: str,
+        raw: bytes,
+        *,
+        asked: Addressed | None,
+        share: Share,
+        waits: bool,
     ) -> SteeredRequest:
-        """The request; without its messages, where these are too much to read."""
+        """The request; without its messages, where these are too much to read, or have no room and
+        it does not wait for that: the room of a socket's message is held meanwhile."""
         if asked is not None and asked.enveloped:
             asked = inside = await reading(partial(opened, asked), raw, orjson.loads)
             raw = inside.body
@@ -159,19 +174,23 @@ class SteeredEndpoint:
         if known is not None:
             new_from = known.end
         size = len(raw)
-        new = size - new_from
-        if new > services.settings.steering.max_new_mb * 2**20:
-            return await reading(self.dialect.skim, raw, orjson.loads, asked)
-        if size < BIG_BYTES and new < COUNTED_BYTES and raw.count(b",", new_from) < _MOST_ITEMS:
+        fits = size - new_from <= services.settings.steering.max_new_mb * 2**20
+        if fits and size < BIG_BYTES and raw.count(b",", new_from) < _MOST_ITEMS:
             return self.dialect.read(raw, orjson.loads, known, addressed=asked)
-        return await reading(self._parse_big, raw, known, new_from, asked)
+        memory = None
+        if fits:
+            memory = await reading(parsed_bytes, raw, new_from)
+        if memory is None or not (waits or share.take(memory)):
+            return await reading(self.dialect.skim, raw, orjson.loads, asked)
+        if waits:
+            await share.grow(share.size + memory)
+        return await reading(self._parse_big, raw, known, asked)
 
     def _parse_big(
-        self, raw: bytes, known: BodyPrefix | None, new_from: int, asked: Addressed | None
+        self, raw: bytes, known: BodyPrefix | None, asked: Addressed | None
     ) -> SteeredRequest:
-        if is_dense(raw, new_from):
-            return self.dialect.skim(raw, orjson.loads, asked)
         request = self.dialect.read(raw, orjson.loads, known, addressed=asked)
+        request.large = True
         new = [request.body, getattr(request.messages, "new", ())]
         if has_more_items(new, _MOST_ITEMS + min(len(raw) // _ITEM_BYTES, _MOST_FURTHER)):
             return self.dialect.skim(raw, orjson.loads, asked)

@@ -4,14 +4,21 @@ Agents send their whole history with every call. Equal bytes are an equal histor
 messages are not parsed, normalised, hashed or located a second time: the cost of a call depends on
 its new messages and not on the length of its history."""
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from gateway.errors import BadRequest
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.parsing import Loads, Span, array_spans, parse_object, parse_value, scannable
+from gateway.wire.parsing import (
+    Loads,
+    Span,
+    after_space,
+    array_spans,
+    parse_object,
+    parse_value,
+    scannable,
+)
 
 
 class MessagesView(Sequence[Any]):
@@ -58,7 +65,6 @@ class AsMappings(MessagesView):
         return {}
 
 
-_SPACE = re.compile(rb"[ \t\n\r]*")
 # Replaces the known messages while the rest of a body is parsed. No message is this number, and a
 # body that contains it is parsed completely.
 _PLACEHOLDER = 7_640_891_576_956_012_809
@@ -86,12 +92,12 @@ class BodyPrefix(Value):
         end = self.end
         if not raw.startswith(memoryview(self.raw)[:end]):
             return False
-        at = _space_end(raw, end)
+        at = after_space(raw, end)
         return raw[at : at + 1] in (b",", b"]")
 
     def extended(self, raw: bytes) -> "BodyPrefix":
         """The prefix for a body that begins with this one; only the new bytes are scanned."""
-        at = _space_end(raw, self.end)
+        at = after_space(raw, self.end)
         if raw[at : at + 1] == b"]":
             return BodyPrefix(raw=raw, spans=self.spans, list_key=self.list_key)
         # The rest begins inside the array; an opening bracket makes it an array of its own.
@@ -104,7 +110,7 @@ class BodyPrefix(Value):
         Returns None if the rest is not JSON, or if the body has the key of the list twice: then
         the second list would count."""
         start = raw[: self.opening + 1]
-        rest = raw[_space_end(raw, self.end) :]
+        rest = raw[after_space(raw, self.end) :]
         placeholder = b"%d" % _PLACEHOLDER
         if placeholder in rest:
             return None
@@ -162,10 +168,3 @@ class KnownMessages(MessagesView):
             except (ValueError, RecursionError):  # a fast parser may be stricter than JSON
                 self._known[index] = parse_value(text, self._loads)
         return self._known[index]
-
-
-def _space_end(raw: bytes, at: int) -> int:
-    found = _SPACE.match(raw, at)
-    if found is not None:
-        return found.end()
-    return at

@@ -5,6 +5,7 @@ Offsets are those of bytes decoded as Latin-1: one character per byte, so that a
 is one in the body, whatever its encoding. JSON's grammar uses ASCII only, and no byte of a longer
 UTF-8 sequence is ASCII; only keys outside ASCII come out garbled."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -158,38 +159,38 @@ def skip_space(text: str, at: int) -> int:
 SMALL_BYTES = 16 * 2**10
 _MOST_MEMBERS = 10_000  # of a whole body; APIs know some fifty
 
-# Bodies from this size on are looked at before they are read: a smaller one takes less than 50 ms,
-# whatever is in it.
-COUNTED_BYTES = 2**20
-
-# Nanoseconds of orjson per byte and per object, array and comma, on one core of 2.8 GHz: the
-# dearest of texts, images, many short messages, `{"a":1}` and `1` repeated to 10 MB.
-_BYTE_NS = 1.5
+# Nanoseconds of orjson per object, array and comma, on one core of 2.8 GHz: the dearest of texts,
+# images, many short messages, `{"a":1}` and `1` repeated to 10 MB. A megabyte takes 1.5 ms more.
 _TOKEN_NS = {b"{": 250, b"[": 100, b",": 60}
-# Longest time for which one body may hold the interpreter: the parser does not let others run
-# meanwhile. For all bytes of it, and for its objects, arrays and commas: definitions of tools, the
-# densest of what agents send, take 8 ns for each byte, their histories at most 5, `{"a":1}` 44.
-_MOST_NS = 50e6
-_MOST_TOKENS_NS = 10e6
+# Longest time for which these may hold the interpreter, for one body: the parser does not let
+# others run meanwhile. Definitions of tools, the densest of what agents send, take 8 ns for each
+# byte, their histories at most 5, `{"a":1}` 44.
+_MOST_NS = 10e6
 _FREE_NS = 1e6
 _DENSE_NS = 10
+# Bytes that each of these nanoseconds stands for, with what steering keeps of them: 8,000 short
+# messages take 5 MB.
+_NS_BYTES = 2
 
 _STRING_PART = re.compile(rb'(?:[^"\\]{1,8192}+|\\.){1,100}+', re.DOTALL)
 _SPACES = re.compile(rb"[ \t\n\r]*+")
 _SCALAR = re.compile(rb"[^ \t\n\r,}]{1,10000}+")
 
 
-def is_dense(raw: bytes, start: int = 0) -> bool:
-    """Whether a JSON parser would hold the interpreter for too long with the body from `start` on,
-    which is not inside a string: what is in strings does not count."""
+def parsed_bytes(raw: bytes, start: int = 0) -> int | None:
+    """About the memory of the values that the body has from `start` on, which is not inside a
+    string. Returns None if a JSON parser would hold the interpreter for too long with these."""
     size = len(raw) - start
-    left_ns = min(_FREE_NS + size * _DENSE_NS, _MOST_TOKENS_NS)
+    most_ns = min(_FREE_NS + size * _DENSE_NS, _MOST_NS)
     at = start
     in_string = 0
-    while at < len(raw) and left_ns >= 0:
+    spent_ns = 0
+    while at < len(raw) and spent_ns <= most_ns:
         outside, at, in_string = _outside_strings(raw, at, in_string, size=_MOST_BYTES)
-        left_ns -= sum([outside.count(token) * ns for token, ns in _TOKEN_NS.items()])
-    return left_ns < 0 or size * _BYTE_NS > _MOST_NS
+        spent_ns += sum([outside.count(token) * ns for token, ns in _TOKEN_NS.items()])
+    if spent_ns > most_ns:
+        return None
+    return size + _NS_BYTES * spent_ns
 
 
 def has_more_items(value: object, most: int) -> bool:
@@ -209,7 +210,7 @@ def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
     """Returns the members of the object in `raw`, and (start, end) of the values of each key.
     Members above `SMALL_BYTES`, and those that no parser reads, are None and were not checked.
     Raises: BadRequest: `raw` is no object, or one with too many members."""
-    body = {}
+    body: FieldDict = {}
     spans: dict[str, list[Span]] = {}
     try:
         for count, (name, start, end) in enumerate(_members(raw)):
@@ -218,7 +219,10 @@ def skim(raw: bytes, loads: Loads) -> tuple[FieldDict, dict[str, list[Span]]]:
             key = ""
             if len(name) <= SMALL_BYTES:
                 key = str(parse_value(name, loads))
-            body[key] = _value(raw[start:end], loads) if end - start <= SMALL_BYTES else None
+            body[key] = None
+            if end - start <= SMALL_BYTES:
+                with contextlib.suppress(BeyondParser):
+                    body[key] = parse_value(raw[start:end], loads)
             spans.setdefault(key, []).append((start, end))
     except IndexError:
         raise BadRequest("the body is not valid JSON: it ends too early") from None
@@ -252,28 +256,21 @@ def refuse_repeated(raw: bytes) -> None:
             note(_Member, str(parse_value(key, json.loads)))
 
 
-def _value(raw: bytes, loads: Loads) -> Any:
-    try:
-        return parse_value(raw, loads)
-    except BeyondParser:
-        return None
-
-
 def _members(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
     """(key in quotes, start, end) of each value of the object."""
-    at = _expected(raw, _after_space(raw, 0), b"{")
-    at = _after_space(raw, at)
+    at = _expected(raw, after_space(raw, 0), b"{")
+    at = after_space(raw, at)
     if raw[at] == ord("}"):
         return
     while True:
         key_end = _string_end(raw, _expected(raw, at, b'"'))
-        start = _after_space(raw, _expected(raw, _after_space(raw, key_end), b":"))
+        start = after_space(raw, _expected(raw, after_space(raw, key_end), b":"))
         end = _member_end(raw, start)
         yield raw[at:key_end], start, end
-        at = _after_space(raw, end)
+        at = after_space(raw, end)
         if raw[at] == ord("}"):
             return
-        at = _after_space(raw, _expected(raw, at, b","))
+        at = after_space(raw, _expected(raw, at, b","))
 
 
 def _member_end(raw: bytes, at: int) -> int:
@@ -364,7 +361,8 @@ def _refuse(at: int) -> int:
     raise BadRequest(f"the body is not valid JSON at byte {at}")
 
 
-def _after_space(raw: bytes, at: int) -> int:
+def after_space(raw: bytes, at: int) -> int:
+    """The place of the first byte at or after `at` that is not JSON white space."""
     found = _SPACES.match(raw, at)
     if found:
         return found.end()

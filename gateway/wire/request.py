@@ -38,6 +38,8 @@ class ChatRequest:
     prefix that `raw` begins with, if only the rest of the body was parsed. `skimmed` has the places
     of the members of a body whose large ones were not read (`gateway.wire.parsing`)."""
 
+    large = False  # whether it has so much that one at a time is steered
+
     def __init__(
         self,
         raw: bytes,

@@ -59,6 +59,21 @@ def test_a_body_without_room_is_refused(
     assert hear(client, path, content=in_pieces(big), headers=JSON).status == 200
 
 
+def test_the_values_of_a_body_have_room_beside_it(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """A small body of many values takes as much memory as a large one, and both are counted."""
+    client = relay({"server": {**ROOM, "max_bytes_in_flight_mb": 2}})
+    many = weighing(1, stream=True, messages=[*HELLO["messages"]] * 1900, tools=[])
+    for held in (weighing(700, stream=True), many):
+        upstream.script(Fault(FaultKind.STALL, after=1))
+        with client.stream("POST", "/chat/completions", content=held, headers=JSON) as first:
+            chunks = first.iter_raw()
+            next(chunks)
+            assert hear(client, content=weighing(400), headers=JSON).status == 200
+            assert hear(client, content=weighing(700), headers=JSON).status == 503
+        upstream.requests[-2].wait_disconnected()
+        assert hear(client, content=weighing(700), headers=JSON).status == 200
+
+
 def test_bodies_wait_for_room(upstream: ScriptedUpstream, relay: Relay) -> None:
     """Of six that come at once each is served, and never more are held than there is room for."""
     counted, now, most = threading.Lock(), [0], [0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
 from gateway.wire import parsing as skimming
-from gateway.wire.parsing import SMALL_BYTES, is_dense, object_spans, scannable, skim
+from gateway.wire.parsing import SMALL_BYTES, object_spans, parsed_bytes, scannable, skim
 
 MB = 2**20
 _TEXTS = st.text(st.sampled_from([*string.printable, "ü", "\\", '"', "\ud800", "😀"]), max_size=600)
@@ -150,7 +150,7 @@ def test_no_piece_is_long(make: Callable[[], bytes], monkeypatch: pytest.MonkeyP
     """One match covers a bounded part of a text, so that others run between two of them."""
     text = make()
     lengths: list[int] = []
-    for name in ("_STRING_PART", "_SPACE", "_SCALAR"):
+    for name in ("_STRING_PART", "_SPACES", "_SCALAR"):
         monkeypatch.setattr(skimming, name, _Measured(getattr(skimming, name), lengths))
     _, spans = skim(b'{"a":' + text + b"}", orjson.loads)
     assert spans["a"] == [(5, 5 + len(text))]
@@ -201,5 +201,5 @@ def test_the_number_of_values_counts_more_than_the_size(
 ) -> None:
     """10 MiB of text are read, whatever is in it; 64 kB of tiny values are not."""
     text = part * (size // len(part))
-    assert is_dense(text) is not reads
-    assert not is_dense(text, len(text))
+    assert (parsed_bytes(text) is not None) is reads
+    assert parsed_bytes(text, len(text)) == 0

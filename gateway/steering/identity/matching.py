@@ -220,15 +220,15 @@ def _is_nearer(request: Incoming, again: Branch, behind: Branch) -> bool:
 
 def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int) -> Found:
     ahead = request.hashes.turns_after(position)
-    prefix_hash = request.hashes.digests[position - request.hashes.start]
+    before = position - request.hashes.start
+    prefix_hash = request.hashes.digests[before]
     is_reply = ref.served != prefix_hash
     whole = not is_reply and position == request.hashes.state.count
     # A request that extends one still in progress, without a reply to it, runs in parallel to it.
     parallel = branch.awaits is Awaits.MODEL and not is_reply and not whole and ahead == 0
     # Another gateway has served it since: what is known here of the branch is on the same way.
-    behind = branch.served_hash in request.hashes.digests[: position - request.hashes.start]
-    own = ref.conversation_id == branch.conversation_id
-    lags = own and behind and not whole
+    own = ref.conversation_id == branch.conversation_id and not whole
+    lags = own and branch.served_hash in request.hashes.digests[:before]
     current = (branch.is_extended_by(ref) or lags) and not parallel
     adjacent = current and not whole and ahead <= (0 if is_reply else 1)
     return Found(

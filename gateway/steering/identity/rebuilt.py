@@ -14,6 +14,7 @@ from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
 LONG_REPLY_CHARACTERS = 200  # longer replies are not given twice; shorter ones are
+_MOST_SINCE = 500  # messages that a user sends after one reply
 MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
 
 
@@ -21,9 +22,8 @@ def with_tails(request: Incoming, tail: bytes) -> Incoming:
     """A request with its tail hashes; `tail`: that of the messages before those of its hashes."""
     hashes = request.hashes
     count = len(request.hashes.messages)
-    if hashes.start:
-        end = count
-    else:
+    end = count
+    if not hashes.start:
         end = end_of_reply(request.messages) or count
     known = hashes.tail(tail, last=end)
     tails = {(tail, 0, end): known, (tail, 0, count): hashes.tail(known, end)}
@@ -47,13 +47,14 @@ def _key(tenant: str, digest: bytes, person: bytes) -> bytes:
 
 def end_of_reply(messages: Sequence[object]) -> int | None:
     """Number of messages up to the latest reply; None unless the user answers that."""
-    for end in range(len(messages), 0, -1):
+    count = len(messages)
+    for end in range(count, 0, -1)[:_MOST_SINCE]:
         message = messages[end - 1]
         role = None
         if isinstance(message, dict):
             role = message.get("role")
         if role == "assistant":
-            if end < len(messages):
+            if end < count:
                 return end
             return None
         if role != "user" and role not in SYSTEM_ROLES:
