@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Literal
 
 from gateway.stores.totals import plus
-from gateway.values import Fields, Value, frozen
+from gateway.values import Value, frozen
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
 _GROUPS = "tenant key agent model day week experiment arm mode outcome state"
@@ -175,14 +175,3 @@ class UsagePoint:
         if self.calls:
             return self.latency_s / self.calls
         return None
-
-
-def merged(
-    usage: Mapping[tuple[int, str], Fields],
-    outcomes: Mapping[tuple[int, str], Fields],
-) -> list[UsagePoint]:
-    """The points of sums over calls and over runs, both by (start, name); in order of time."""
-    return [
-        UsagePoint(start=key[0], name=key[1], **usage.get(key, {}), **outcomes.get(key, {}))
-        for key in sorted({*usage, *outcomes})
-    ]

@@ -117,12 +117,12 @@ class ChangeStore:
     async def note_config(self, changed: Fields) -> None:
         """Append that a changed config was loaded, once for all gateways that load it."""
         subject = sha256(repr(changed).encode()).hexdigest()[:16]
-        about = {"kind": "config", "subject": subject, "author": GATEWAY}
         with suppress(StoreError):  # the log of the gateway has it
             newest = await self.find(kind="config", limit=1)
             last = newest[0] if newest else None
             if last is None or last.subject != subject or last.at < time.time() - _SAME_S:
-                await self.append(last, {"act": "load", **_masked(changed)}, **about)
+                load = {"act": "load", **_masked(changed)}
+                await self.append(last, load, kind="config", subject=subject, author=GATEWAY)
 
     async def put(self, change: Change, *, after: str | None) -> bool:
         """Append a change, unless another change of its kind was stored in the meantime.
@@ -156,8 +156,15 @@ class ChangeStore:
         self, pilot: Pilot, newest: Change | None, author: str, reason: str
     ) -> bool:
         """Append the new state of a pilot, after the `newest` change that its author knew."""
-        about = {"kind": "pilot", "subject": pilot.id, "tenant": pilot.runs.tenant}
-        return await self.append(newest, pilot, author=author, reason=reason, **about)
+        return await self.append(
+            newest,
+            pilot,
+            kind="pilot",
+            subject=pilot.id,
+            tenant=pilot.runs.tenant,
+            author=author,
+            reason=reason,
+        )
 
     async def judged(self, experiment: str) -> int:
         """The runs of an experiment or a pilot whose success or failure is known."""

@@ -313,8 +313,7 @@ class LearningStore:
         found = await self._engine.fetch(
             self._said, tenant=tenant, limit=limit, run_pk=run_pk, step_index=step_index
         )
-        read = content_of
-        return [SaidRow._make([*row[:-1], read(row[-1]) or StepContent()]) for row in found]
+        return [SaidRow._make([*row[:-1], content_of(row[-1]) or StepContent()]) for row in found]
 
     async def unmark(self, tenant: str, pattern_id: str, run_id: str, step_index: int) -> bool:
         """Take back a mark; False if there is none."""

@@ -23,7 +23,7 @@ from gateway.stores.sql.engine import (
     conditions,
     row_of,
 )
-from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
+from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, tag_of
 from gateway.values import FieldDict, by_name
 
 _EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
@@ -187,7 +187,11 @@ async def usage_of(query: UsageQuery, forms: SqlForms, connection: Connection) -
         FROM runs AS r WHERE {IS_LIVE} AND {where}
         GROUP BY 1, 2
     """
-    return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
+    outcomes = _by_place(_OUTCOMES, await connection.fetch(sql, **values))
+    return [
+        UsagePoint(start=key[0], name=key[1], **usage.get(key, {}), **outcomes.get(key, {}))
+        for key in sorted({*usage, *outcomes})
+    ]
 
 
 def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], FieldDict]:
