@@ -66,8 +66,12 @@ async def show_list(visit: Visit) -> Page:
         shown = await kept(visit, read, "sessions", visit.query())
     if visit.fragment:
         return Page(template="runs_table.html", values=shown)
-    listed = [run for row in shown["rows"] for run in row["session"].runs]
-    tags = Counter(f"{name}={value}" for run in listed for name, value in run.tags.items())
+    tags = Counter(
+        f"{name}={value}"
+        for row in shown["rows"]
+        for run in row["session"].runs
+        for name, value in run.tags.items()
+    )
     filters = await filter_values(visit)
     more = {"title": "Sessions", "tags": tags, "saved": await saved_views(visit)}
     return Page(template="runs.html", values=shown | filters | more)
@@ -79,8 +83,7 @@ async def _listed(visit: Visit) -> FieldDict:
     values = visit.values
     store = session_store(visit.runtime)
     side = values["side"]
-    now = time.time()
-    page = params.page_request(visit.values)
+    page = params.page_request(values)
     # The runs that match are looked up once.
     matching = await visit.runtime.runs.newest_runs(runs)
     among: tuple[str, ...] | None = None
@@ -106,7 +109,7 @@ async def _listed(visit: Visit) -> FieldDict:
         elif among is not None and not matching.every:
             more = "at least"
     return {
-        "rows": [{**row_of(each.newest, now), "session": each} for each in found.sessions],
+        "rows": [{**row_of(each.newest, time.time()), "session": each} for each in found.sessions],
         "total": min(total, most or total),
         "more": more,
         "older": older,

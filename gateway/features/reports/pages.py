@@ -23,12 +23,13 @@ _DAY_S = 86_400.0
 
 async def show_list(visit: Visit) -> Page:
     """Every experiment."""
-    found = await experiments(visit.runtime, visit.tenant)
+    read = partial(experiments, visit.runtime, visit.tenant)
+    settings = visit.runtime.settings.experiment
     shown = {
         "title": "Experiments",
-        "experiments": found,
+        "experiments": await kept(visit, read, "experiments", settings.id),
         "arms": MODES,
-        "settings": visit.runtime.settings.experiment,
+        "settings": settings,
         "pilot": await current_pilot(visit.runtime, visit.tenant),
     }
     return Page(template="experiments.html", values=shown)

@@ -175,9 +175,8 @@ class RunStore:
             # What most runs have is found among the newest ones alone.
             newest = await self._newest(structs.replace(runs, search=None))
             if len(newest) == SPREAD_RUNS:
-                since = newest[-1][3]
-                first = min(row[5] for row in newest)
-                rows = await self._newest(structs.replace(runs, since=since), first)
+                since_then = structs.replace(runs, since=newest[-1][3])
+                rows = await self._newest(since_then, min(row[5] for row in newest))
         every = False
         if len(rows) < SPREAD_RUNS // 4:
             rows = await self._newest(runs)
