@@ -99,8 +99,12 @@ class SentPrompts:
         usd = 0.0
         if info := call.services.catalogue.info(now.model):
             counts = tokens_of(upstream.usage or {})
-            hour = counts["cache_write_1h"]
-            usd = lost_usd(lost, info.rates, written=counts["cache_write"], written_1h=hour)
+            usd = lost_usd(
+                lost,
+                info.rates,
+                written=counts["cache_write"],
+                written_1h=counts["cache_write_1h"],
+            )
         return Loss(cause=cause, tokens=lost, usd=usd)
 
     def _keep(self, name: str, sent: _Sent) -> None:

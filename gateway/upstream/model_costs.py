@@ -40,8 +40,7 @@ def lost_usd(tokens: int, rates: Rates, *, written: int, written_1h: int) -> flo
     hour = min(tokens, written_1h)
     minutes = min(tokens - hour, written)
     again = {"cache_write_1h": hour, "cache_write": minutes, "input": tokens - hour - minutes}
-    paid = charge(again, rates) or 0.0
-    return max(0.0, paid - (charge({"cache_read": tokens}, rates) or 0.0))
+    return max(0.0, charge({**again, "cache_read": -tokens}, rates) or 0.0)
 
 
 RATE_KEYS: Texts = _RATES["keys"]

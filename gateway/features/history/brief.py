@@ -8,8 +8,8 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.features.history.projects import repository_of
 from gateway.features.history.screen import text_of
-from gateway.features.history.session import project_of
 from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.sanitize import visible
 from gateway.text.secrets import mask_secrets
@@ -41,7 +41,7 @@ def _project(folder: Path) -> tuple[str, str, str]:
     content = b""
     if len(names) > 1:
         content = (folder / names[0]).read_bytes()
-    return Path(project_of(str(folder))).name, names[0], content.decode(errors="replace")
+    return Path(repository_of(str(folder))).name, names[0], content.decode(errors="replace")
 
 
 async def read_brief(

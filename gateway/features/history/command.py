@@ -41,6 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def _history(args: argparse.Namespace) -> int:
     from gateway.core.decision_settings import Policy
+    from gateway.features.history.projects import with_projects
     from gateway.features.history.reading import SessionFilter, read_all, since
     from gateway.features.history.sub_agent_orders import with_orders
 
@@ -73,8 +74,8 @@ def _history(args: argparse.Namespace) -> int:
         if each.problem:
             problems += 1
             sys.stderr.write(f"gateway: {visible(each.problem)}\n")
-        readings += filter(wanted.takes, each.sessions)
-    readings = with_orders(readings)
+        readings += each.sessions
+    readings = list(filter(wanted.takes, with_projects(with_orders(readings))))
     if args.json and not verb:
         from gateway.features.history.show import session_line
 
@@ -117,8 +118,14 @@ def _history(args: argparse.Namespace) -> int:
     if args.keep:
         logs = [each for each in found if each.format is not None]
         settings = load_settings(args.config)
+        ids = {reading.id for reading in readings}
         return run_keep(
-            logs, settings, sys.stdout, err=sys.stderr, takes=wanted.takes, readings=readings
+            logs,
+            settings,
+            sys.stdout,
+            err=sys.stderr,
+            takes=lambda session: session.id in ids,
+            readings=readings,
         )
     if not args.paths:
         console.print(_NEXT, style="dim", markup=False)

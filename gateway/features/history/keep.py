@@ -23,6 +23,7 @@ from gateway.conversations.workloads import workload_of
 from gateway.core.fold import RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Action
+from gateway.features.history.projects import repository_of
 from gateway.features.history.reading import SessionReading, cost_of, recording_of
 from gateway.features.history.session import ModelCall, Session
 from gateway.features.history.sub_agent_orders import root_of
@@ -164,7 +165,9 @@ class Keeper:
             mode=IMPORTED,
             policy_digest=self._policy.digest(),
             identity_source=IMPORTED,
-            tags={"project": PurePath(session.project).name} if session.project else {},
+            tags={"project": PurePath(repository_of(session.project)).name}
+            if session.project
+            else {},
         )
         return _Rows(
             history=RecordedHistory(self._policy, recording_of(session)),

@@ -70,6 +70,7 @@ def without_words(reading: SessionReading) -> SessionReading:
     return replace(
         reading,
         title="",
+        place=reading.place.rpartition("/")[2],
         order=replace(reading.order, task=""),
         reasons={"of a form that is not known": sum(reading.reasons.values())},
         places=tuple(places),

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import starmap
-from pathlib import PurePath
 from typing import TextIO
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
 from gateway.features.history.prompt_cache import CallCost, StepLoss, Tokens, losses
-from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
+from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.offline.replay import in_processes
@@ -108,6 +107,7 @@ class SessionReading(FileFacts, kw_only=True):
     orders: tuple[Order, ...]  # calls that may have started a sub-agent
     alarms: tuple[FirstAlarm, ...]  # where the gateway would have raised one
     places: tuple[Place, ...]  # worth a look, in the order of the session
+    place: str = ""  # name of the project, as `with_projects` gives it
 
     @property
     def steps(self) -> int:
@@ -118,11 +118,6 @@ class SessionReading(FileFacts, kw_only=True):
     def tool_calls(self) -> int:
         """Calls of tools in them."""
         return sum(call.tools for call in self.calls)
-
-    @property
-    def place(self) -> str:
-        """The last part of the project's folder; the agent's name if it is unknown."""
-        return PurePath(project_of(self.project).replace("\\", "/")).name or self.agent
 
     @property
     def tokens(self) -> Tokens:
@@ -295,16 +290,16 @@ class SessionFilter(Value):
     """The sessions that are asked for. Empty values take all."""
 
     since: float | None = None  # epoch seconds: last used at or after
-    project: str = ""  # text that the project's folder contains
+    project: str = ""  # text that the project's folder or name contains
     agent: str = ""  # name of the client
 
-    def takes(self, session: Session | SessionReading) -> bool:
+    def takes(self, session: SessionReading) -> bool:
         """True for a session that is asked for; one without a time is taken, and none in which
         nothing happened."""
         if not (session.calls or session.human):
             return False
         late = self.since is None or session.ended is None or session.ended >= self.since
-        fits = self.project.lower() in session.project.lower()
+        fits = self.project.lower() in f"{session.project}\n{session.place}".lower()
         return late and fits and self.agent in ("", session.agent)
 
 

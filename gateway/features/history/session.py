@@ -64,10 +64,18 @@ class SessionFacts(Struct, kw_only=True):
     ended: float | None = None  # epoch seconds; None if unknown
 
 
+class Origin(Value):
+    """Names of a project that a log has beside its folder."""
+
+    repository: str = ""  # owner and name; "" if unknown
+    digest: str = ""  # SHA-256 of the path of the folder; "" if unknown
+
+
 class FileFacts(SessionFacts, kw_only=True):
     """Facts that a file states of its sessions. Only its first session has its lines."""
 
     version: str = ""  # of the client; "" if unknown
+    origin: Origin = Origin()  # of the project
     author: str = ""  # the person, where the log says it
     outcome: bool | None = None  # success, if the file says; None if it does not
     lines: int = 0  # of the file
@@ -213,15 +221,6 @@ class Session(FileFacts, kw_only=True):
             call.key = f"{key}:{made[key]}"
 
 
-_WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL)
-
-
-def project_of(folder: str) -> str:
-    """Returns the project of a working directory: the folder itself, or the repository whose
-    worktree it is."""
-    return _WORKTREE.sub("", folder)
-
-
 def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
     """The session under "", and those of its sub-agents under their names, as far as they have
     messages. Each of them may hold the id of the session."""
@@ -289,10 +288,7 @@ def epoch(value: object) -> float | None:
         if number > 1e11:
             return number / 1000
         return number
-    text = as_text(value, "")
-    if not text:
-        return None
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(as_text(value, "")).timestamp()
     except ValueError:
         return None

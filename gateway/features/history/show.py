@@ -80,7 +80,9 @@ def session_view(reading: SessionReading) -> FieldDict:
     """The reading in JSON types: counts, tokens, cost, alarms, and what was not read."""
     tokens = reading.tokens
     return {
-        **picked(reading, "id", "agent", "version", "project", "title", "steps", "lines"),
+        **picked(reading, "id", "agent", "version", "title", "steps", "lines"),
+        "project": reading.place,
+        "folder": reading.project or None,
         "parent": reading.parent or None,
         "kind": reading.order.kind or None,
         "task": reading.order.task or None,

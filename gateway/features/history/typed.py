@@ -83,7 +83,7 @@ def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[Typed
     """Returns what was typed in several sessions, by project; that with most sessions first."""
     projects = defaultdict[str, list[SessionReading]](list)
     for reading in sorted(readings, key=lambda each: each.started or 0.0, reverse=True):
-        projects[reading.place].append(reading)
+        projects[reading.place.rpartition("/")[2]].append(reading)
     ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
     found = {place: [*typed_again(own), *contradictions(own)] for place, own in ordered}
     return {place: entries for place, entries in found.items() if entries}

@@ -62,17 +62,17 @@ def test_json_counts_each_session(home: Path, capsys: Capture) -> None:
     assert first["tokens"]["total"] == 13_200
     assert first["usd"] == pytest.approx(12 * (1000 * 3e-6 + 100 * 15e-6))
     assert first["alarms"]
-    assert second["project"] == "/home/me/blog"
+    assert (second["project"], second["folder"]) == ("blog", "/home/me/blog")
     assert second["alarms"] == []
 
 
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (["--project", "blog"], ["/home/me/blog"]),
+        (["--project", "blog"], ["blog"]),
         (["--agent", "codex"], []),
-        (["--agent", "claude-code", "--project", "SHOP"], ["/home/me/shop"]),
-        (["--since", "2026-02-02"], ["/home/me/shop", "/home/me/blog"]),
+        (["--agent", "claude-code", "--project", "SHOP"], ["shop"]),
+        (["--since", "2026-02-02"], ["shop", "blog"]),
         (["--since", "2026-02-03"], []),
     ],
 )

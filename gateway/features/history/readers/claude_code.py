@@ -6,7 +6,7 @@ lines marked `isSidechain` between those of the session. Some versions also repo
 progress, without the last answer, which is in the result of the call that started the sub-agent."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.features.history.log_file import LogFile
@@ -46,15 +46,15 @@ def read(log: LogFile) -> Iterable[Session]:
     reported: dict[str, _Thread] = {}  # of sub-agents that the session's lines tell of
     roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
     # a resumed session may hold its beginning twice; masked ids are the same for all lines
-    seen: dict[tuple[str, str, bool], object] = {}
+    seen: dict[tuple[str, str], object] = {}
     for line in log.records():
         entry = _reported(line)
         kind = text_at(entry, "type")
-        uuid = text_at(entry, "uuid")
+        uuid = text_at(line, "uuid")
         if kind in ("user", "assistant", "attachment"):
-            mark = (uuid, text_at(entry, "timestamp"), entry is line)
+            mark = (uuid, text_at(entry, "timestamp"))
             content = entry.get("message") or entry.get("attachment")
-            if any(mark[:2]) and content and content == seen.get(mark):
+            if any(mark) and content and content == seen.get(mark):
                 continue
             seen[mark] = content
         side = ""
@@ -64,7 +64,7 @@ def read(log: LogFile) -> Iterable[Session]:
             among = reported
         elif entry.get("isSidechain") is True:
             parent = text_at(entry, "parentUuid")
-            side = own_id(entry.get("agentId")) or roots.get(parent) or own_id(uuid) or log.stem
+            side = own_id(entry.get("agentId"), roots.get(parent), uuid) or log.stem
             roots[uuid] = side
         thread = among.get(side) or among.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
@@ -76,9 +76,9 @@ def read(log: LogFile) -> Iterable[Session]:
         result = mapping_at(entry, "toolUseResult")
         if name := own_id(result.get("agentId")):
             reported.setdefault(name, _Thread(log, name)).end(entry, result)
-    known = {name for thread in threads.values() for name in thread.calls()}
+    known = {call.key for thread in threads.values() for call in thread.session.calls}
     for name, thread in reported.items():
-        if name not in threads and known.isdisjoint(thread.calls()):
+        if name not in threads and known.isdisjoint(call.key for call in thread.session.calls):
             threads[name] = thread
     for thread in threads.values():
         thread.tell()
@@ -133,10 +133,6 @@ class _Thread:
                 call.usage = usage
                 return
         self.add({**entry, "message": last}, "assistant")
-
-    def calls(self) -> Iterator[object]:
-        """The id of each answer, or without one the tokens of its prompt."""
-        return (call.key or str(_sent(call.usage)) for call in self.session.calls)
 
     def note(self, entry: Fields, kind: str) -> None:
         """Read what a line without a message says about the session."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from gateway.features.history.log_file import LogFile
-from gateway.features.history.session import Session, add_call, chat_usage, joined, own_id
+from gateway.features.history.session import Origin, Session, add_call, chat_usage, joined, own_id
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import (
@@ -52,6 +52,8 @@ _EVENTS = re.compile(
 )
 """Types without a message of their own. Source: the program of version 0.171 and earlier logs."""
 _FOLDER = re.compile(r"(?:<cwd>|Current working directory: )([^<\n]{1,4096})")
+# Address of a repository, around its owner and name.
+_REMOTE = re.compile(r"^(?:[\w+]+://[^/]*/|[^/:]*:)?(.+?)(?:\.git)?/*$")
 _COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
 
 
@@ -163,6 +165,8 @@ class _Rollout:
         session.id = own_id(meta.get("id")) or session.id
         session.version = text_at(meta, "cli_version")
         session.project = text_at(meta, "cwd")
+        remote = text_at(mapping_at(meta, "git"), "repository_url")
+        session.origin = Origin(repository=_REMOTE.sub(r"\1", remote))
         self._first = as_int(meta.get("subagent_history_start_ordinal"), 0)
         spawn = mapping_at(meta, "source").get("subagent")
         if spawn is None and meta.get("thread_source") != "subagent":

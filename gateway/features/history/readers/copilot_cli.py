@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import (
     ModelCall,
+    Origin,
     Session,
     add_call,
     chat_usage,
@@ -106,7 +107,10 @@ class _Events:
         elif kind in ("session.start", "session.resume"):
             main.id = own_id(data.get("sessionId")) or main.id
             main.version = text_at(data, "copilotVersion") or main.version
-            main.project = main.project or text_at(mapping_at(data, "context"), "cwd")
+            context = mapping_at(data, "context")
+            folder = text_at(context, "gitRoot") or text_at(context, "cwd")
+            main.project = main.project or folder
+            main.origin = Origin(repository=text_at(context, "repository"))
         return _SILENT.fullmatch(kind) is not None
 
     def finished(self) -> Iterable[Session]:

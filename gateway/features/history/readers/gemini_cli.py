@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import (
+    Origin,
     Session,
     add_call,
     chat_usage,
@@ -87,6 +88,8 @@ class _Chat:
         self.is_known |= "sessionId" in fields
         session.at(fields.get("startTime"))
         session.title = text_at(fields, "summary") or session.title
+        if digest := text_at(fields, "projectHash"):
+            session.origin = Origin(digest=digest)
         folders = [each for each in list_at(fields, "directories") if isinstance(each, str)]
         session.project = session.project or next(iter(folders), "")
         if fields.get("kind") == "subagent":
