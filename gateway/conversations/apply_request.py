@@ -3,8 +3,8 @@
 The request continues a conversation, opens a new one or a fork of one, or brings a history that its
 client has rewritten (`compact`)."""
 
-import secrets
 from collections.abc import Sequence
+from secrets import token_bytes, token_hex
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -242,10 +242,10 @@ def open_conversation(
     conversation's id when the client sends one. `now` in seconds of the epoch."""
     name = verdict.conversation_id or given
     if name is None:
-        name = conversation_id(tenant, incoming.hashes.state.digest.hex(), secrets.token_hex(8))
+        name = conversation_id(tenant, incoming.hashes.state.digest.hex(), token_hex(8))
     elif verdict.kind is MatchKind.FORK and index.get(name) is not None:
         # A sample of a prompt of which more samples were taken than one hash is known under.
-        name = child_id(name, secrets.token_bytes(8))
+        name = child_id(name, token_bytes(8))
     branch = incoming.open_branch(name, verdict.parent)
     opened = Conversation(
         tenant=tenant,

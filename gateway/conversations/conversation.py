@@ -67,7 +67,7 @@ class SeenDigests:
 
     __slots__ = ("_digests",)
 
-    def __init__(self, kept: bytes = b"") -> None:
+    def __init__(self, kept: bytes = b""):
         self._digests = bytearray(kept)
 
     def newest(self) -> bytes:

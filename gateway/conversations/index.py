@@ -45,7 +45,7 @@ _Ordered = tuple[Order, str, int]  # a call, the conversation that made it, and 
 class ConversationIndex:
     """The conversations in memory; the least recently used ones are dropped."""
 
-    def __init__(self, settings: SteeringSettings) -> None:
+    def __init__(self, settings: SteeringSettings):
         self._max = settings.max_conversations_in_memory
         most = settings.max_transcripts_in_memory
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()

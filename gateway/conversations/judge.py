@@ -1,8 +1,8 @@
 """Scoring a run's newest step by asking a model, within a time limit."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
 from cachetools import LRUCache
 
@@ -51,7 +51,7 @@ class ModelJudge:
         limit_s: float,
         count: Callable[[str], None],
         meter: OwnCalls,
-    ) -> None:
+    ):
         self._model = settings.model
         self._dispatcher = dispatcher
         self._limit_s = limit_s
@@ -65,7 +65,7 @@ class ModelJudge:
         text = question(steps).encode("utf-8", "replace")
         if not text:
             return None
-        key = hashlib.blake2b(text, digest_size=16).digest()
+        key = blake2b(text, digest_size=16).digest()
         asked = text.decode()
         if key in self._known:
             self._count("cached")

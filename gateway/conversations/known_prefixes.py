@@ -39,7 +39,7 @@ class KnownBodies:
     """The bytes of the latest requests, by their openings, within a budget. `max_bodies`: the
     most bodies kept for one opening."""
 
-    def __init__(self, max_bodies: int, max_bytes: int) -> None:
+    def __init__(self, max_bodies: int, max_bytes: int):
         self._max_bodies = max_bodies
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -238,7 +238,7 @@ class TranscriptsInMemory:
     """The conversations whose transcripts' caches are kept, by their latest use; a request of any
     other one is read from its first message."""
 
-    def __init__(self, max_transcripts: int, max_bytes: int) -> None:
+    def __init__(self, max_transcripts: int, max_bytes: int):
         self._max_transcripts = max_transcripts
         self._max_bytes = max_bytes
         self._bytes = 0

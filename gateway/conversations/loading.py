@@ -56,7 +56,7 @@ _MAX_PARENTS = 16  # forks of forks; a fork has rows only from the step at which
 class ConversationLoader:
     """Loads conversations into an index: by id, prefix hash, awaited calls or answer id."""
 
-    def __init__(self, index: ConversationIndex, store: StateStore) -> None:
+    def __init__(self, index: ConversationIndex, store: StateStore):
         self._index = index
         self._store = store
 
@@ -323,7 +323,7 @@ class HistoriesDiffer(StoreError, label="conflict"):
 class LoggedSteps:
     """Reads the earlier steps of a run, which monitors and scorer need, from the store."""
 
-    def __init__(self, runs: RunStore, states: StateStore, read: Reads) -> None:
+    def __init__(self, runs: RunStore, states: StateStore, read: Reads):
         self._read = read
         self._runs = runs
         self._states = states

@@ -3,11 +3,11 @@
 A request whose messages are read is matched from memory, or from the store where that may know more
 (`is_settled`); one whose messages are not read by the client's id, or by its bytes."""
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from secrets import token_bytes
 
 from msgspec.structs import replace
 
@@ -396,7 +396,7 @@ def _without_history(
     chain = None
     if conversation is not None:
         chain = conversation.history.chain
-    root = secrets.token_bytes(16)
+    root = token_bytes(16)
     count = 0
     if chain is not None:
         count = chain.count

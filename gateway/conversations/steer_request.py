@@ -559,7 +559,7 @@ class timed:
 
     __slots__ = ("_begun", "_name", "_timings")
 
-    def __init__(self, timings: dict[str, float], name: str) -> None:
+    def __init__(self, timings: dict[str, float], name: str):
         self._timings = timings
         self._name = name
 

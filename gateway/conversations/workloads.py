@@ -5,10 +5,10 @@ A run is noted when its first call is recorded. Every `routing.refresh_s` the no
 outcomes that runs have got since are counted, once each, and the counts are read again."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from operator import attrgetter
 
 from msgspec.structs import asdict
@@ -54,7 +54,7 @@ def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -
     names = sorted(filter(None, tools))
     parts = [part.encode("utf-8", "surrogatepass") for part in (client, requested, *names)]
     joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
-    key = hashlib.blake2b(joined, digest_size=_KEY_BYTES).hexdigest()
+    key = blake2b(joined, digest_size=_KEY_BYTES).hexdigest()
     return Workload(tenant=tenant, client=client, requested=requested, key=key)
 
 
@@ -65,7 +65,7 @@ class Workloads:
     """The counts in memory, and the runs that are not written yet. Of several errors of the
     store in a row the first is logged."""
 
-    def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None) -> None:
+    def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None):
         self.store = store
         self._changes = changes
         self.pilot: Pilot | None = None

@@ -1,7 +1,7 @@
 """Converts records to table rows and back."""
 
-import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -267,7 +267,7 @@ def _read(text: str, kind: type[T]) -> T:
         values = _without_nulls(orjson.loads(text))
         known = {}
         for name in types.keys() & values.keys():
-            with contextlib.suppress(msgspec.ValidationError):
+            with suppress(msgspec.ValidationError):
                 known[name] = msgspec.convert(values[name], types[name])
         return kind(**known)
 

@@ -74,7 +74,7 @@ _raw_call = record_of(RawCall, _FOUND)
 class RawStore:
     """Raw calls of runs. Every method may raise StoreError. Whoever puts bodies compresses them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._make_room = _MAKE_ROOM.format(locked=engine.forms.locked("raw_calls"))
 
@@ -102,7 +102,7 @@ class RawKeeper:
     """Keeps calls in the background. What cannot be kept at once is dropped, and `dropped` called:
     no answer waits for it. `mask`: without what looks like a secret."""
 
-    def __init__(self, store: RawStore, dropped: Callable[[], None], *, mask: bool) -> None:
+    def __init__(self, store: RawStore, dropped: Callable[[], None], *, mask: bool):
         self._store = store
         self._mask = mask
         self._dropped = dropped
@@ -173,7 +173,7 @@ class AnswerRecord:
 class AnswerStore:
     """Every method may raise StoreError. Retention removes what is older than the runs it keeps."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
 
     async def keep_answer(self, answer: AnswerRecord) -> None:

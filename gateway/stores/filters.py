@@ -1,10 +1,10 @@
 """Filters of runs, as API, pages, commands and exports have them, and the choices of each."""
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import nan
 
 from msgspec import structs
 
@@ -118,7 +118,7 @@ def read_time(text: str) -> float:
     ValueError."""
     try:
         if "_" in text:
-            value = math.nan
+            value = nan
         else:
             value = float(text)
     except ValueError:
@@ -127,7 +127,7 @@ def read_time(text: str) -> float:
             at = datetime.fromisoformat(text.upper().replace(":60", ":59"))
             value = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
-            value = math.nan
+            value = nan
     if not 0 <= value <= LAST_TIME:
         raise ValueError("must be seconds since the epoch or like 2026-05-01T09:00:00Z")
     return value

@@ -1,8 +1,8 @@
 """Pages of ordered lists: of runs, and of conversations."""
 
-import base64
 import binascii
 import json
+from base64 import b64decode, urlsafe_b64encode
 
 import msgspec
 
@@ -49,13 +49,13 @@ class PageRequest:
 
 def encode_cursor(value: float, key: str) -> str:
     """A position in an ordered list as opaque text."""
-    return base64.urlsafe_b64encode(json.dumps([value, key]).encode()).decode().rstrip("=")
+    return urlsafe_b64encode(json.dumps([value, key]).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> tuple[float, str]:
     """The arguments of `encode_cursor`. Raises: ValueError for any other text."""
     try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
+        raw = b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
         return msgspec.json.decode(raw, type=tuple[int | float, str])
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
         raise ValueError("cursor: not one of this server's") from error

@@ -8,8 +8,8 @@ others, and found by their keys. Every store must pass
 
 from __future__ import annotations
 
-import enum
 from array import array
+from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.pattern import Pattern, Tier
@@ -29,7 +29,7 @@ class SpaceMismatch(StoreError, label="pattern_space"):
     """A vector has other dimensions than the open space, or no space is open."""
 
 
-class Added(enum.StrEnum):
+class Added(StrEnum):
     """The result of adding a pattern."""
 
     ADDED = "added"

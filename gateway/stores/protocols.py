@@ -38,7 +38,7 @@ class StoreError(Exception):
 class VersionConflict(StoreError, label="conflict"):
     """The stored version is not the one the caller started from; reload and recompute."""
 
-    def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
+    def __init__(self, conversation_id: str, *, expected: int, actual: int):
         at = f"conversation {conversation_id!r} is at version {actual}"
         super().__init__(f"{at}, not at {expected}")
         self.conversation_id = conversation_id

@@ -66,7 +66,7 @@ class _Limit:
 
     __slots__ = ("_cancelling", "_limits", "_passed", "_seconds", "_task", "due")
 
-    def __init__(self, limits: TimeLimits, seconds: float) -> None:
+    def __init__(self, limits: TimeLimits, seconds: float):
         self._limits = limits
         self._seconds = seconds
         self._passed = False

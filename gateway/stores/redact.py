@@ -1,8 +1,8 @@
 """Records without their texts or their secrets, and records that any database can encode."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct
@@ -54,7 +54,7 @@ def omit(text: str) -> str:
     it is: a record that waited in a file comes here twice."""
     if not text or OMITTED.fullmatch(text):
         return text
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"[omitted: {len(text)} characters, sha256 {digest}]"
 
 

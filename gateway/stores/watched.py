@@ -54,7 +54,7 @@ class WatchedStates(StateStore):
     # called after the store was opened again, which may be an empty one
     reopened: list[Callable[[], Awaitable[None]]]
 
-    def __init__(self, store: StateStore, *_: Any) -> None:
+    def __init__(self, store: StateStore, *_: Any):
         for name in _PASSED_ON:
             setattr(self, name, getattr(store, name))
         self.reopened = []

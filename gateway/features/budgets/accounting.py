@@ -77,7 +77,7 @@ class BudgetOwnCalls(OwnCalls):
 class ReservedCall(OwnCall):
     """A call of the gateway's own that has reserved its estimate."""
 
-    def __init__(self, guard: BudgetGuard, admission: Admission) -> None:
+    def __init__(self, guard: BudgetGuard, admission: Admission):
         self._guard = guard
         self._admission = admission
 
@@ -100,7 +100,7 @@ class BudgetNotices:
     """Makes one live event, log line and count of each step that is reached, and calls the
     `listeners`. Each gateway remembers its own notices only."""
 
-    def __init__(self, events: EventHub, metrics: BudgetMetrics) -> None:
+    def __init__(self, events: EventHub, metrics: BudgetMetrics):
         self.listeners: list[Callable[[Event], None]] = []
         self._events = events
         self._metrics = metrics
@@ -158,7 +158,7 @@ class BudgetAccounting(Accounting):
         events: EventHub,
         metrics: Metrics,
         of_keys: Mapping[tuple[str, str], Sequence[BudgetSettings]],
-    ) -> None:
+    ):
         self._settings = settings
         self._of_keys = of_keys
         self._metrics = metrics.of(BudgetMetrics)

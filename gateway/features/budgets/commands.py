@@ -1,7 +1,7 @@
 """`gateway budgets`: accounts, and their limits."""
 
-import argparse
 import time
+from argparse import Namespace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ def add_budgets(commands: Any) -> None:
     declare(commands, __name__, does)
 
 
-async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _list_budgets(stores: Stores, settings: Settings, args: Namespace) -> None:
     found = await kept(stores.of(SQLBudgetStore), _NO_BUDGETS).list_accounts(
         budget=args.budget, tenant=args.tenant, limit=args.limit
     )
@@ -47,9 +47,7 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
         say(rendered(__package__, "budgets.txt", {"views": views, "amount": amount}).rstrip())
 
 
-async def _allow(
-    lifted: bool | None, stores: Stores, settings: Settings, args: argparse.Namespace
-) -> None:
+async def _allow(lifted: bool | None, stores: Stores, settings: Settings, args: Namespace) -> None:
     given = {metric: getattr(args, metric, None) for metric in METRICS}
     limits = {metric: value for metric, value in given.items() if value is not None}
     if not (limits or lifted) or not all(0 < value < float("inf") for value in limits.values()):
@@ -59,14 +57,14 @@ async def _allow(
     await _say_account(changed, stores, settings, args=args)
 
 
-async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _reset_account(stores: Stores, settings: Settings, args: Namespace) -> None:
     store, account = await _account(stores, args)
     await store.reset(account.key, at=time.time())
     (changed,) = await store.accounts([account.key])
     await _say_account(changed, stores, settings, args=args)
 
 
-async def _account(stores: Stores, args: argparse.Namespace) -> tuple[SQLBudgetStore, Account]:
+async def _account(stores: Stores, args: Namespace) -> tuple[SQLBudgetStore, Account]:
     store = kept(stores.of(SQLBudgetStore), _NO_BUDGETS)
     found = await store.accounts([AccountKey(budget=args.budget, subject=args.subject)])
     if not found:
@@ -83,7 +81,7 @@ async def _known(stores: Stores, settings: Settings) -> list[BudgetSettings]:
 
 
 async def _say_account(
-    account: Account, stores: Stores, settings: Settings, args: argparse.Namespace
+    account: Account, stores: Stores, settings: Settings, args: Namespace
 ) -> None:
     view = account_view(account, await _known(stores, settings), time.time())
     limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"

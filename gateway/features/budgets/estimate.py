@@ -50,7 +50,7 @@ class Estimator:
     """Estimates calls by their model, and by their tree once that had a call. `first_output`:
     tokens expected of a model's first answer."""
 
-    def __init__(self, first_output: int) -> None:
+    def __init__(self, first_output: int):
         self.first_output = first_output
         self._learned: FIFOCache[tuple[str, str], _Learned] = FIFOCache(_KEPT)
 

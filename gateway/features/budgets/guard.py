@@ -1,10 +1,10 @@
 """Budgets of one call: advice before it is decided, reservation, and settlement."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 
 from msgspec import Struct, convert, structs, to_builtins
 
@@ -58,7 +58,7 @@ _WAIT_STEP_S = 0.1
 class OverBudget(Refused):
     """The refusal of a budget, with its use."""
 
-    def __init__(self, error: BudgetExceeded, ending: Ending, standing: BudgetStatus) -> None:
+    def __init__(self, error: BudgetExceeded, ending: Ending, standing: BudgetStatus):
         super().__init__(error, ending)
         self.standing = standing
 
@@ -374,7 +374,7 @@ class BudgetGuard:
     def _claim(self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool) -> Claim:
         now = time.time()
         return Claim(
-            id=secrets.token_hex(8),
+            id=token_hex(8),
             at=now,
             estimate=estimate.amounts,
             accounts=tuple(each.wanted for each in applied),

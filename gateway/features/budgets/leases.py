@@ -5,10 +5,10 @@ with the next renewal. While the store fails, calls that need more than the leas
 by what was last seen, without other gateways' calls; hard budgets refuse them."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from secrets import token_hex
 
 from cachetools import FIFOCache
 from msgspec import structs
@@ -98,7 +98,7 @@ class Held(Value):
 class _OwnLease:
     """One account at this gateway: as the store had it, its lease, and what happened since."""
 
-    def __init__(self, wanted: Wanted, at: float) -> None:
+    def __init__(self, wanted: Wanted, at: float):
         self.wanted = wanted
         self.account = opened(wanted, at)  # without what is held here
         self.seen_at = -1e9
@@ -255,8 +255,8 @@ class BudgetLedger:
         settings: Callable[[], BudgetControl],
         retry_s: float,
         clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.id = secrets.token_hex(8)
+    ):
+        self.id = token_hex(8)
         self._shared = store is not None
         self._store = store or MemoryBudgets()
         self._settings = settings

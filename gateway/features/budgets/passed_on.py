@@ -93,7 +93,7 @@ class _CountedAnswer:
     """`LaneResponse` that is read on its way; the reservation ends before the last byte goes out,
     where that can be held back: a stream is not delayed."""
 
-    def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int) -> None:
+    def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int):
         self.status = response.status
         self.headers = response.headers
         self.usage = response.usage

@@ -51,7 +51,7 @@ RETURNING TRUE
 class SQLBudgetStore(BudgetStore):
     """`BudgetStore` over an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         # As they were last seen: if nobody else has changed them, one statement suffices.
         self._known: FIFOCache[AccountKey, Stored] = FIFOCache(_MOST_KNOWN)

@@ -1,9 +1,9 @@
 """Texts about budgets for clients, agents and operators. Pure."""
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from secrets import token_hex
 
 from gateway.budget_interface import UNSUMMED
 from gateway.errors import CAN_RAISE, NO_RETRY, STOPPED, BudgetExceeded, RateLimited
@@ -61,7 +61,7 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     if not found.refuses:
         why = why.partition(", and this call")[0].rstrip(".")
     question = OpenQuestion(
-        secret=secrets.token_hex(16),
+        secret=token_hex(16),
         until=until,
         budget=budget.name,
         account=found.account.subject,

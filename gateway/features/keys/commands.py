@@ -1,8 +1,8 @@
 """`gateway keys`: makes, changes, rotates and revokes gateway keys."""
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from typing import Any
 
 from gateway.backends import Stores
@@ -34,7 +34,7 @@ def _keys(stores: Stores) -> KeyStore:
     return kept(stores.of(KeyStore), "this store keeps no keys")
 
 
-async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _create_key(stores: Stores, settings: Settings, args: Namespace) -> None:
     first = not settings.auth.names_keys and not await _keys(stores).list_keys()
     terms = read_terms(vars(args))
     made = await create_key(_keys(stores), args.tenant, args.name, terms=terms)
@@ -47,20 +47,20 @@ async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespa
     _say_made(made, args)
 
 
-def _say_made(made: NewKey, args: argparse.Namespace) -> None:
+def _say_made(made: NewKey, args: Namespace) -> None:
     about = f"{made.record.id}, tenant {made.record.tenant}; store the key now"
     shown = {**key_view(made.record), "key": made.text}
     answer(args, shown, f"{made.text}\n  {about}, it is not shown again")
 
 
-async def _change_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _change_key(stores: Stores, _settings: Settings, args: Namespace) -> None:
     if not (changes := read_terms(vars(args))):
         raise ConfigError("keys set: give at least one term to change, such as --usd 20")
     changed = kept(await _keys(stores).change_key(args.key_id, changes), _NO_KEY % args.key_id)
     answer(args, key_view(changed), _key_line(key_view(changed)))
 
 
-async def _rotate_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _rotate_key(stores: Stores, _settings: Settings, args: Namespace) -> None:
     made = await rotate_key(_keys(stores), args.key_id, args.overlap)
     _say_made(kept(made, _NO_KEY % args.key_id), args)
 
@@ -68,7 +68,7 @@ async def _rotate_key(stores: Stores, _settings: Settings, args: argparse.Namesp
 _NO_KEY = "there is no valid key %r"
 
 
-async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _list_keys(stores: Stores, settings: Settings, args: Namespace) -> None:
     keys = await _keys(stores).list_keys()
     for key in keys:
         if args.tenant in (None, key.tenant):
@@ -79,13 +79,13 @@ async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespac
         _note("no keys, so no request needs one; `gateway keys create` makes the first")
 
 
-async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _revoke_key(stores: Stores, _settings: Settings, args: Namespace) -> None:
     if not await _keys(stores).revoke_key(args.key_id, time.time()):
         raise ConfigError(_NO_KEY % args.key_id)
     answer(args, {"revoked": args.key_id}, f"{args.key_id} revoked")
 
 
-async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _reset_keys(stores: Stores, settings: Settings, args: Namespace) -> None:
     await confirmed(args, "all keys stop working, and requests without a key are answered.")
     deleted = await _keys(stores).delete_keys()
     answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")

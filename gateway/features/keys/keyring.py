@@ -2,11 +2,11 @@
 
 import asyncio
 import hmac
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
+from secrets import token_hex, token_urlsafe
 from typing import Any, cast
 
 from msgspec import convert
@@ -45,9 +45,9 @@ def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewK
     for what, value in (("tenant", tenant or "\n"), ("name", name)):
         if not value.isprintable() or len(value) > _MAX_CHARS:
             raise ValueError(f"{what}: must be at most {_MAX_CHARS} visible characters")
-    text = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    text = KEY_PREFIX + token_urlsafe(_SECRET_BYTES)
     record = KeyRecord(
-        id=f"key-{secrets.token_hex(6)}",
+        id=f"key-{token_hex(6)}",
         tenant=tenant,
         name=name,
         hint=text[:_SHOWN_CHARACTERS],

@@ -1,8 +1,8 @@
 """Gateway keys, as stores keep them."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from gateway.features.keys.settings import KeyRights
@@ -18,11 +18,11 @@ class KeyRecord:
     tenant: str  # whose data it reaches
     name: str  # for people; unique within the tenant
     hint: str  # first characters of the key, by which its owner recognises it
-    digest: bytes = dataclasses.field(repr=False)  # SHA-256 of the key
+    digest: bytes = field(repr=False)  # SHA-256 of the key
     created_at: float  # epoch seconds
     revoked_at: float | None = None  # epoch seconds; None: the key is valid
     # rights, limits and attributes
-    terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
+    terms: "KeyTerms" = field(default_factory=lambda: KeyTerms())
 
 
 class KeyLimits(Value, omit_defaults=True):

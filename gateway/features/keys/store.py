@@ -29,7 +29,7 @@ _UNREAD = (
 class KeyStore:
     """Gateway keys, over an engine. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._last_read: Sequence[Row] = ()
         engine.after_reopening(self._restore)

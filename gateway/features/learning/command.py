@@ -1,8 +1,8 @@
 """`gateway learn`: lessons and rules, in a terminal, also while a gateway is running."""
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, does)
 
 
-async def _change(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _change(stores: Stores, settings: Settings, args: Namespace) -> None:
     """Move, edit or mark a lesson."""
     found = await stores.learning.lesson(args.tenant, args.pattern_id)
     stored = kept(found, f"there is no lesson {args.pattern_id!r}")
@@ -59,7 +59,7 @@ async def _change(stores: Stores, settings: Settings, args: argparse.Namespace) 
     answer(args, {"pattern_id": name, "changed": changed}, text)
 
 
-async def _add(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _add(stores: Stores, settings: Settings, args: Namespace) -> None:
     scope, name = _project_in(args.project.absolute())
     marks = {"scope": scope, "project": name, "author": args.author}
     at = time.time()
@@ -75,7 +75,7 @@ def _project_in(folder: Path) -> tuple[str, str]:
     return project_of([PromptMessage(role="system", text=f"Working directory: {folder}")])
 
 
-async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _rules(stores: Stores, settings: Settings, args: Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
     found = await stores.learning.lessons(wanted, limit=_MOST)
     counts = await count_typed(stores.learning, found, args.tenant)

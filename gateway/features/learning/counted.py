@@ -1,8 +1,8 @@
 """Counts how often people typed a rule before and since it was written down. No verdict."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
+from math import inf
 
 from gateway.core.pattern import Lesson, content
 from gateway.features.history.session import HumanTurn, Session
@@ -82,7 +82,7 @@ class Said:
             if any(nearly_equal(part, each) for part in sentences(turn.text) for each in wanted)
         ]
         written = None
-        end = math.inf
+        end = inf
         if approved(rule):
             written = end = rule.updated_at
         typed_before = sum(at < end for at in typed)

@@ -1,7 +1,7 @@
 """`gateway forget`: a session, or all of a person, erased wherever the gateway wrote them."""
 
-import argparse
 import time
+from argparse import Namespace
 from collections import Counter
 from typing import Any
 
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     declare(commands, __name__, {"forget": forget_named})
 
 
-async def forget_named(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def forget_named(stores: Stores, settings: Settings, args: Namespace) -> None:
     """Ask, erase, and print what was erased."""
     person = args.subject is None
     args.subject = args.subject or args.person

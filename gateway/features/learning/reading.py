@@ -1,8 +1,8 @@
 """Calls of a run as learning reads them, and the programs in them. Pure."""
 
-import hashlib
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 
 from gateway.core.step import Action, Step
 from gateway.features.learning.gate import vocabulary
@@ -55,4 +55,4 @@ def program_of(command: str) -> str:
 
 def digest(text: str) -> str:
     """Sixteen hexadecimal digits for a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Lessons, rules and what was asked of the reader, as plain values."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from gateway.api.views import picked
 from gateway.core.pattern import Lesson, content
@@ -40,7 +40,7 @@ def lesson_view(stored: StoredLesson) -> FieldDict:
         **picked(stored.support, "conversations", "tasks", "keys", "against"),
         **picked(stored, "created_at", "updated_at", "reason"),
         "why_not_active": why_not_active(stored),
-        "posterior": dataclasses.asdict(found),
+        "posterior": asdict(found),
         "arms": [
             {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
             for name, rate, decisions in arms

@@ -1,9 +1,9 @@
 """One connection at a time: opened when it is needed, given up when it fails."""
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import blake2b
 
 import asyncpg
 
@@ -100,7 +100,7 @@ async def prepare(settings: StorageSettings, *, vectors: bool) -> str:
         raise translate(error, settings) from error
     finally:
         await _close(connection)
-    return hashlib.blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
+    return blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
 
 
 async def _prepare_vectors(connection: asyncpg.Connection, settings: StorageSettings) -> None:
@@ -131,7 +131,7 @@ async def _close(connection: asyncpg.Connection) -> None:
 class Slot:
     """Room for one connection, which one piece of work uses at a time."""
 
-    def __init__(self, settings: StorageSettings) -> None:
+    def __init__(self, settings: StorageSettings):
         self._settings = settings
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()

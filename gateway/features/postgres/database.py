@@ -4,9 +4,9 @@ that listens to the others on the database."""
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any
 
 import asyncpg
@@ -43,10 +43,10 @@ _WRITE = "SELECT pg_logical_emit_message(true, 'gateway', '')"
 class Database:
     """An open database. Made by `Database.open`, used on the event loop that opened it."""
 
-    def __init__(self, settings: StorageSettings, *, vectors: bool) -> None:
+    def __init__(self, settings: StorageSettings, *, vectors: bool):
         self.settings = settings
         # A random name of this process, for leases.
-        self.holder = secrets.token_hex(8)
+        self.holder = token_hex(8)
 
         self.identity = ""  # names the database: the same for every gateway that uses it
         self._vectors = vectors
@@ -174,7 +174,7 @@ _OWN = "own"  # the kind of a signal that only its sender waits for
 class PostgresSignals:
     """`Signals` over a Database, on a connection of their own that bypasses a pooler."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database):
         self._database = database
         self._said = False
 

@@ -97,7 +97,7 @@ POSTGRES = SqlForms(
 class PostgresConnection(Connection):
     """`Connection` over one of asyncpg."""
 
-    def __init__(self, connection: asyncpg.Connection) -> None:
+    def __init__(self, connection: asyncpg.Connection):
         self.raw = connection
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -131,7 +131,7 @@ class PostgresEngine(Engine):
 
     database: Database  # with its pool of connections
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database):
         self.database = database
         self.forms = POSTGRES
         self.upkeep = PostgresUpkeep(database)
@@ -221,7 +221,7 @@ Key = tuple[str, str]  # id and tenant of a conversation
 class PostgresStateStore(SQLStateStore):
     """`StateStore` whose reads of single conversations, which every call makes, go together."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         super().__init__(engine)
         self._versions = ReadTogether(self._read_versions, "read versions")
         self._loads = ReadTogether(self._read_conversations, "load conversations")
@@ -257,9 +257,7 @@ class ReadTogether(Generic[T]):
     next statement. `read`: the values of these conversations, as far as they are stored; `name`: of
     its task."""
 
-    def __init__(
-        self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, T]]], name: str
-    ) -> None:
+    def __init__(self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, T]]], name: str):
         self._read = read
         self._name = name
         self._waiting: list[tuple[Key, asyncio.Future[T | None]]] = []
@@ -357,7 +355,7 @@ class PostgresUpkeep(Upkeep):
         SELECT count(*) FROM due
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database):
         self._database = database
 
     async def begin(self) -> bool:

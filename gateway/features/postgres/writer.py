@@ -78,7 +78,7 @@ class Writer:
     most one call of a conversation, because the next call builds on the version that the first
     one creates."""
 
-    def __init__(self, settings: StorageSettings) -> None:
+    def __init__(self, settings: StorageSettings):
         self._settings = settings
         self._slot = Slot(settings)
         self._mode = _MODES[settings.synchronous]

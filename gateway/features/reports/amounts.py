@@ -1,8 +1,8 @@
 """Amounts a run spends (dollars, tokens, steps): typical values, and the ratio of two arms."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
+from math import ceil, exp, floor, fsum, hypot, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -80,8 +80,8 @@ def _ratio(first: _Figure, second: _Figure) -> Ratio | None:
     if min(first.low, second.low) <= 0:
         return None
     estimate = first.value / second.value
-    halves = [math.log(each.high / each.low) / 2 for each in (first, second)]
-    factor = math.exp(math.hypot(*halves))
+    halves = [log(each.high / each.low) / 2 for each in (first, second)]
+    factor = exp(hypot(*halves))
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
@@ -96,7 +96,7 @@ def _mean(spent: Spent) -> _Figure:
     ranks = sum(most.low < value <= most.high for _, value in spent)
     step = WINSOR_SHARE * runs * (most.high - most.low) / max(ranks, 1)
     moved = [(unit, value + step * (value == most.value)) for unit, value in kept]
-    factor = math.exp((reach(moved) or 0.0) / runs / (mean or 1.0))
+    factor = exp((reach(moved) or 0.0) / runs / (mean or 1.0))
     return _Figure(mean, mean / factor, mean * factor)
 
 
@@ -110,16 +110,16 @@ def _quantile(spent: Spent, share: float) -> _Figure:
     between which it lies, as the number of runs above it varies."""
     values = sorted([value for _, value in spent])
     runs = len(values)
-    value = values[math.ceil(share * runs - _SLACK) - 1]
+    value = values[ceil(share * runs - _SLACK) - 1]
     half = reach([(unit, own > value) for unit, own in spent]) or 0.0
-    first = max(0, math.floor(share * runs - half))
-    last = min(runs, math.ceil(share * runs + half)) - 1
+    first = max(0, floor(share * runs - half))
+    last = min(runs, ceil(share * runs + half)) - 1
     return _Figure(value, values[first], values[last])
 
 
 def total(amounts: Spent) -> float:
     """The sum of the amounts."""
-    return math.fsum(amount for _, amount in amounts)
+    return fsum(amount for _, amount in amounts)
 
 
 def reach(amounts: Spent) -> float | None:
@@ -133,8 +133,8 @@ def reach(amounts: Spent) -> float | None:
     size = len(units)
     if size < FEWEST_UNITS:
         return None
-    variance = size / (size - 1) * math.fsum(rest**2 for rest in units.values())
-    return _student(size - 1.0) * math.sqrt(variance)
+    variance = size / (size - 1) * fsum(rest**2 for rest in units.values())
+    return _student(size - 1.0) * sqrt(variance)
 
 
 def _student(n: float) -> float:

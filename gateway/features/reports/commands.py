@@ -1,8 +1,8 @@
 """`gateway report`: the results of an experiment, or a summary of all runs; `gateway
 pilot`: a pilot declared, shown, ended and applied."""
 
-import argparse
 import time
+from argparse import Namespace
 from typing import Any
 
 from msgspec import structs
@@ -35,7 +35,7 @@ def add_pilot(commands: Any) -> None:
     parsers["pilot"].set_defaults(apply=None, runs=None)
 
 
-async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _report(stores: Stores, settings: Settings, args: Namespace) -> None:
     store = stores.runs
     tenant = args.tenant
     shown: Any
@@ -77,7 +77,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         print_styled(__package__, template, {"found": shown, "effects_of": effects_of})
 
 
-async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+async def _pilot(stores: Stores, settings: Settings, args: Namespace) -> None:
     if settings.experiment.id:
         own = f"experiment.id ({settings.experiment.id}), which has every run"
         raise ConfigError(f"pilot: the config sets {own}; remove it first")

@@ -18,7 +18,7 @@ Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
 class RunGroup:
     """Runs of one arm."""
 
-    def __init__(self, runs: Sequence[ExperimentRun]) -> None:
+    def __init__(self, runs: Sequence[ExperimentRun]):
         self.runs = runs
         judged = [run for run in runs if run.outcome is not None]
         self.sample = Sample(outcomes=[(run.unit, run.outcome == "success") for run in judged])

@@ -1,10 +1,10 @@
 """Results of a pilot, with a verdict that holds however often it is looked at. Up to the first act
 both arms are treated alike: only units with an act are compared, each by its first such run."""
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
+from math import inf, log, sqrt
 from secrets import token_hex
 from typing import Any
 
@@ -194,7 +194,7 @@ def _won(run: ExperimentRun) -> bool | None:
 
 def _acted_at(run: ExperimentRun) -> float:
     """The time of a run's first act; without any, the end of time."""
-    return min({**run.acts, OWN_MODE: math.inf}.values())
+    return min({**run.acts, OWN_MODE: inf}.values())
 
 
 def _open(run: ExperimentRun, now: float) -> bool:
@@ -272,7 +272,7 @@ def _forecast(drawn: DrawnUnits, share: float) -> str:
     rate_on = (sum(on) + 0.5) / (len(on) + 1)
     rate_shadow = (sum(shadow) + 0.5) / (len(shadow) + 1)
     variance_on = rate_on * (1 - rate_on) / len(on)
-    error = math.sqrt(variance_on + rate_shadow * (1 - rate_shadow) / len(shadow))
+    error = sqrt(variance_on + rate_shadow * (1 - rate_shadow) / len(shadow))
     effect = rate_on - rate_shadow
     middle = (rate_on + rate_shadow) / 2
 
@@ -280,7 +280,7 @@ def _forecast(drawn: DrawnUnits, share: float) -> str:
         # Where the bet is the effect x, the logarithm of its capital, a part of all, grows by
         # x^2 / (8 p (1 - p)) with each unit.
         ways = ((effect, STEER_FROM), (MATTERS - effect, WATCH_FROM))
-        units = [math.log(bar * len(_BETS)) / x**2 for x, bar in ways if x > 0]
+        units = [log(bar * len(_BETS)) / x**2 for x, bar in ways if x > 0]
         return max(1.0, (8 * middle * (1 - middle) * min(units) - len(drawn)) / share)
 
     runs = [needed(each) for each in (effect - error, effect, effect + error)]

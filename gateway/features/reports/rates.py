@@ -1,10 +1,10 @@
 """Success rates: intervals, differences, and a test that units were divided as configured."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import erfc, exp, hypot, sqrt
 
 from gateway.reporting.evidence import wilson
 from gateway.values import frozen
@@ -86,8 +86,8 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
     estimate = first.rate - second.rate
     return Difference(
         estimate=estimate,
-        low=estimate - math.hypot(first.rate - first.low, second.high - second.rate),
-        high=estimate + math.hypot(first.high - first.rate, second.rate - second.low),
+        low=estimate - hypot(first.rate - first.low, second.high - second.rate),
+        high=estimate + hypot(first.high - first.rate, second.rate - second.low),
         design_effect=max(design_effect(treated), design_effect(baseline)),
     )
 
@@ -142,5 +142,5 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     """The probability of a larger chi-square with one degree of freedom, or with the two of three
     arms: there are no more."""
     if degrees == 1:
-        return math.erfc(math.sqrt(statistic / 2))
-    return math.exp(-statistic / 2)
+        return erfc(sqrt(statistic / 2))
+    return exp(-statistic / 2)

@@ -1,8 +1,8 @@
 """Results of an experiment as values, their caveats, and their effects by name."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 
 from gateway.data_files import read_toml
 from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
@@ -139,7 +139,7 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
     # rule, n = 16 * variance / difference^2.
     rates = [arm.success for arm in arms if arm.success]
     rate = sum(r.successes for r in rates) / max(1, sum(r.trials for r in rates))
-    needed = math.ceil(16 * max(rate * (1 - rate), 0.01) / _NOTABLE_POINTS**2 / 10) * 10
+    needed = ceil(16 * max(rate * (1 - rate), 0.01) / _NOTABLE_POINTS**2 / 10) * 10
     for comparison in comparisons:
         success = comparison.success
         pair = f"{comparison.arm} against {comparison.baseline}"

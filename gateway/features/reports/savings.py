@@ -3,9 +3,9 @@
 A row has a saving only where its baseline is known: prices for routing, the runs of a control arm
 for everything that changes what an agent does. Rows overlap and are never added up."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from math import fsum, hypot
 
 from msgspec.structs import replace
 
@@ -89,7 +89,7 @@ def _routing(runs: Runs) -> Saving:
         baseline="the same calls, cached as they were, at the requested model's prices",
         runs=len(priced),
         note=note,
-        spent_usd=math.fsum(run.cost_usd or 0.0 for run in priced) if priced else None,
+        spent_usd=fsum(run.cost_usd or 0.0 for run in priced) if priced else None,
         saved_usd=total(saved) if priced else None,
         reach_usd=reach(saved),
     )
@@ -138,7 +138,7 @@ def _experiment(name: str, on: Runs, control: str, others: Runs) -> Saving:
         spent_usd=spent,
         saved_usd=other_mean * len(costs) - spent,
         # Both arms vary; the control's sum is scaled to as many runs as were steered.
-        reach_usd=math.hypot(own_reach, other_reach * len(costs) / len(other_costs)),
+        reach_usd=hypot(own_reach, other_reach * len(costs) / len(other_costs)),
     )
 
 
@@ -181,7 +181,7 @@ def _texts(guided: Runs) -> Saving:
     note = f"about {count(tokens)} tokens with every reading, at the mean price of their run"
     if unknown := len(guided) - len(costs):
         note += f"; {counted(unknown, 'run')} of unknown price or text left out"
-    usd = math.fsum(costs)
+    usd = fsum(costs)
     return Saving(
         act="texts that steering added",
         baseline="the same calls without these texts",

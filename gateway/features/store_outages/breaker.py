@@ -15,7 +15,7 @@ class Breaker:
     """Open during an incident: after `failures` in a row, or at once by `open`. Each incident that
     follows closely on another lasts longer, from 1 to 60 s, so that little is logged."""
 
-    def __init__(self, *, failures: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, failures: int, clock: Callable[[], float] = time.monotonic):
         self._limit = failures
         self._clock = clock
         self.failures = 0  # in a row so far; 0 after a success

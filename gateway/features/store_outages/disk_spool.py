@@ -6,9 +6,9 @@ when the disk is slow, full or gone, records wait in memory only until it works 
 gateways left behind are taken over, at the start and while others live."""
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ class DiskSpool:
     """The files of one process. `failed` is called for every answer whose record was not written
     before it went out."""
 
-    def __init__(self, settings: StorageSettings, failed: Callable[[], None]) -> None:
+    def __init__(self, settings: StorageSettings, failed: Callable[[], None]):
         self._settings = settings
         self._failed = failed
         self._changes: dict[Waiting, None] = {}
@@ -118,7 +118,7 @@ class DiskSpool:
         await self._wait(tried)
         if self._trouble.fails and self._files is not None:
             async with self._disk:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     for file in self._files.files:
                         await on_disk(file.mark, removed)
 
@@ -198,7 +198,7 @@ class DiskSpool:
         if self._task is not None:
             await asyncio.wait([self._task], timeout=_CLOSE_S)
         self._trouble.fails = True  # nothing is written from here on
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S), self._disk:
                 if self._files is not None:
                     await on_disk(self._files.close)

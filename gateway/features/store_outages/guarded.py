@@ -43,7 +43,7 @@ class _ReadGuard:
     probe. `replaced` gets the error of a store that was replaced: writes would go into a file that
     nobody reads."""
 
-    def __init__(self, settings: StorageSettings, replaced: Callable[[StoreError], None]) -> None:
+    def __init__(self, settings: StorageSettings, replaced: Callable[[StoreError], None]):
         self.limit_s = settings.commit_limit_ms / 1000
         self.incident: Incident | None = None
         self._settings = settings
@@ -119,7 +119,7 @@ class CommitLimit:
     for their turn: while others are finished, a commit in the queue will be done, too. One that is
     given up is in memory alone, where `kill -9` loses it."""
 
-    def __init__(self, limit_s: float, passed: Callable[[], None]) -> None:
+    def __init__(self, limit_s: float, passed: Callable[[], None]):
         self._limit_s = limit_s
         self._passed = passed
         self._loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class GuardedStateStore(WatchedStates):
         count: Callable[[str], None],
         merge: Merge = replacing,
         in_memory_only: Callable[[], None] = lambda: None,
-    ) -> None:
+    ):
         self._store = store
         self._recovery = Recovery(
             store, settings, count, opened=self._release, merge=merge, in_memory_only=in_memory_only

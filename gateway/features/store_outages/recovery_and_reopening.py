@@ -54,7 +54,7 @@ class Recovery:
         opened: Callable[[], None],
         merge: Merge,
         in_memory_only: Callable[[], None],
-    ) -> None:
+    ):
         self._store = store
         self._settings = settings
         self._merge = merge

@@ -58,7 +58,7 @@ class Spool:
     The records of one conversation are written one after another, because each replaces the
     version before it. Look-ups find a waiting record as if it were stored."""
 
-    def __init__(self, *, max_records: int, max_bytes: int) -> None:
+    def __init__(self, *, max_records: int, max_bytes: int):
         self._max_records = max_records
         self._max_bytes = max_bytes
         # Records of one conversation, oldest first.

@@ -9,14 +9,14 @@ an older record is read, one that was removed is left out; any other change of a
 `VERSION`."""
 
 import asyncio
-import contextlib
-import itertools
 import os
-import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import count
 from math import inf
 from pathlib import Path
+from secrets import token_hex
 
 import apsw
 
@@ -76,12 +76,10 @@ class SpoolFile:
     """An open file and the entries whose records are in it; `size`: the number and bytes of the
     records that were in it when it was opened."""
 
-    def __init__(
-        self, lock: Lock, connection: apsw.Connection, size: tuple[int, float] = (0, 0.0)
-    ) -> None:
+    def __init__(self, lock: Lock, connection: apsw.Connection, size: tuple[int, float] = (0, 0.0)):
         self._connection = connection
         self.size = size
-        self._numbers = itertools.count(1)
+        self._numbers = count(1)
         how = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
         self._marks = os.open(f"{lock.path}{_MARKS}", how, 0o600)
         self.lock = lock
@@ -91,7 +89,7 @@ class SpoolFile:
     def create(cls, folder: Path, synchronous: str) -> "SpoolFile":
         """A new file in the folder, which is made, too. Raises: OSError, apsw.Error."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / FILES.replace("*", secrets.token_hex(8))
+        path = folder / FILES.replace("*", token_hex(8))
         with locked(folder):
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,7 +195,7 @@ def free_files(folder: Path, without: Collection[Path]) -> list[Lock]:
     with locked(folder):
         for path in found:
             # Gone by now, or another user's.
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with suppress(FileNotFoundError, PermissionError):
                 handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +206,7 @@ def free_files(folder: Path, without: Collection[Path]) -> list[Lock]:
     return sorted(locks, key=lambda lock: os.fstat(lock.handle).st_mtime)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _connected(path: Path, synchronous: str) -> Iterator[apsw.Connection]:
     """A connection, which is closed on an error only."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -242,7 +240,7 @@ class SpoolFolder:
     from ended processes. A file that cannot be read stays where it is or is renamed, and is
     named in the log once."""
 
-    def __init__(self, folder: Path, synchronous: str) -> None:
+    def __init__(self, folder: Path, synchronous: str):
         self._folder = folder
         self._synchronous = synchronous
         self._own: SpoolFile | None = None
@@ -330,7 +328,7 @@ class SpoolFolder:
         kept = path.with_name(path.name + DAMAGED)
         with locked(self._folder):
             for suffix in _SUFFIXES:
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     os.rename(f"{path}{suffix}", f"{kept}{suffix}")
             os.rename(path, kept)
         self._log.error(

@@ -1,13 +1,13 @@
 """Changes that operators declare: an append-only list, which every gateway on the store reads."""
 
 import asyncio
-import secrets
 import time
-import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
+from secrets import token_hex
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -72,7 +72,7 @@ _RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
 class ChangeStore:
     """The list of changes. Every method but `note` may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
 
     async def find(self, *, limit: int = 100, **wanted: Any) -> list[Change]:
@@ -174,7 +174,7 @@ class ChangeStore:
 def persons_name(stated: str) -> str:
     """Returns the name that a caller states. Raises BadRequest: the gateway itself uses this
     name."""
-    letters = filter(str.isalnum, unicodedata.normalize("NFKC", stated))
+    letters = filter(str.isalnum, normalize("NFKC", stated))
     if "".join(letters).casefold() in _RESERVED:
         raise BadRequest(f"author: {stated[:80]!r} is the gateway; state a person's name")
     return stated
@@ -192,7 +192,7 @@ def pilot_of(change: Change | None) -> Pilot | None:
 
 
 def _act(kind: str, subject: str, body: object, **named: str) -> Change:
-    own = f"act-{secrets.token_hex(8)}"
+    own = f"act-{token_hex(8)}"
     text = msgspec.json.encode(body).decode()
     return Change(id=own, kind=kind, subject=subject, at=time.time(), body=text, **named)
 

@@ -1,8 +1,8 @@
 """Holds on runs, and proofs of admin keys."""
 
-import hashlib
-import secrets
 from collections.abc import Sequence
+from hashlib import scrypt, sha256
+from secrets import token_hex
 
 from gateway.stores.controls import Control
 from gateway.stores.protocols import CONTROLS
@@ -42,7 +42,7 @@ class ControlStore:
     value is stored. A key may be short, and who can read the database can try keys: hence scrypt
     (RFC 7914), 16 MB and about 50 ms a try."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self.engine = engine
 
     async def hold(self, control: Control) -> None:
@@ -73,11 +73,11 @@ class ControlStore:
     async def use_key(self, key: str) -> str:
         """Sign with an admin key from now on, and refuse what is signed otherwise; its proof."""
         rows = await self.engine.fetch(_SALT)
-        rows = rows or await self.engine.write(_MAKE_SALT, salt=secrets.token_hex(16))
+        rows = rows or await self.engine.write(_MAKE_SALT, salt=token_hex(16))
         salt = rows[0][0].encode()
-        secret = await off_loop(hashlib.scrypt, key.encode(), salt=salt, n=2**14, r=8, p=1)
+        secret = await off_loop(scrypt, key.encode(), salt=salt, n=2**14, r=8, p=1)
         self.engine.secret = secret
-        return hashlib.sha256(secret).hexdigest()
+        return sha256(secret).hexdigest()
 
     async def show_key(self, key: str, pid: int) -> None:
         """Use a key, and let commands ask for it in place of an earlier one of the process; 0 for

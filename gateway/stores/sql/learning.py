@@ -222,7 +222,7 @@ class LearningStore:
     """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
     where it is allowed, means every tenant."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         run = engine.forms.member("payload", "run")
         self._forget_jobs = f"""

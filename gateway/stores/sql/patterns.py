@@ -186,7 +186,7 @@ _Entry: TypeAlias = "tuple[Pattern, Vector[float] | None]"
 class PatternStore:
     """Patterns and their vectors. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._space = 0
         self._dimensions: int | None = None
@@ -526,7 +526,7 @@ class _Known:
     """The stored patterns during one import, with those added so far. `contents`: the digest by
     tenant and id, empty for a lesson. `changed`: the patterns to write, in their order."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row]):
         self.contents = {(t, own): "" if origin else digest for t, own, digest, origin in rows}
         self.changed: list[Pattern] = []
         self._ids = {(key[0], digest): key[1] for key, digest in self.contents.items() if digest}

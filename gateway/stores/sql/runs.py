@@ -132,7 +132,7 @@ _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE
 class RunStore:
     """The run log. `tenant` None means every tenant; every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._forms = engine.forms
 
@@ -489,7 +489,7 @@ _OF_CONVERSATIONS = {"items": "conversation_pk", "conversations": "pk"}
 class _Round:
     """Removals of a round of retention. `kept`: the conversations that stay, with their runs."""
 
-    def __init__(self, engine: Engine, kept: list[int]) -> None:
+    def __init__(self, engine: Engine, kept: list[int]):
         self._engine = engine
         self._upkeep = engine.upkeep
         self._kept = kept

@@ -70,7 +70,7 @@ _TITLES = (
 class SessionStore:
     """Reads sessions. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._filled = {
             "plain": engine.forms.plain,

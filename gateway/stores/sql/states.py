@@ -34,7 +34,7 @@ SELECT TRUE FROM conversations WHERE tenant = :tenant AND version = {FORGOTTEN_V
 class SQLStateStore:
     """`StateStore` over an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         one_of = engine.forms.among("id", "ids", "text")
         self._find_items = f"SELECT id, content FROM items WHERE tenant = :tenant AND {one_of}"

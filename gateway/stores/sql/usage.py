@@ -242,7 +242,7 @@ _EXPRESSIONS = {"key": "r.key_name", "model": "r.model_requested"} | {
 class AttributionStore:
     """Sums over the run log. Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
 
     async def groups(self, runs: RunFilter, by: str) -> tuple[usage.Group, ...]:

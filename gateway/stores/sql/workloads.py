@@ -57,7 +57,7 @@ class WorkloadStore:
     """Runs by workload, and the counts of their outcomes, which a call of a client never changes.
     Every method may raise StoreError."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         # Rows that another gateway is counting at the moment are left to it.
         self._claim = f"{_OPEN} {engine.forms.locked('w')}"

@@ -2,9 +2,9 @@
 
 import ctypes
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from uuid import uuid4
 
 import apsw
 
@@ -53,7 +53,7 @@ def open_all(
     flags = apsw.SQLITE_OPEN_READONLY
     if settings.in_memory:
         # A new name each time: two gateways in one process do not share their data.
-        path = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"
+        path = f"file:/gateway-{uuid4().hex}?vfs=memdb"
         flags |= apsw.SQLITE_OPEN_URI
         yield _open(
             settings, hooks, path, flags=_CREATE | apsw.SQLITE_OPEN_URI, prepare=_prepare_memory

@@ -4,13 +4,12 @@ shared by every store in it; its tables are those of `schema.sql`, applied in or
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 import apsw
@@ -95,7 +94,7 @@ class Database:
         settings: StorageSettings,
         migrations: Sequence[Migration],
         hooks: Sequence[ConnectionHook],
-    ) -> None:
+    ):
         self.settings = settings
         # Run on the writing connection when the file is another one than before, in a transaction,
         # before anything else is read from it or written to it.
@@ -116,7 +115,7 @@ class Database:
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
         # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
-        turn = threading.Lock() if settings.in_memory else nullcontext()
+        turn = Lock() if settings.in_memory else nullcontext()
         self._writer = Writer(writer, self._writes, self._files, turn=turn)
         self._readers = readers(others, self._reads, self._files.translated, turn=turn)
         for thread in (self._writer.thread, *self._readers):
@@ -269,7 +268,7 @@ class JobQueue:
     to the loop, `jobs` to the threads: a thread that takes None from it stops. `refusal`: raised
     instead of accepting more work."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str):
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.refusal: StoreUnavailable | None = None
         self._loop = loop
@@ -293,7 +292,7 @@ class JobQueue:
     def answer(self, results: Sequence[JobResult]) -> None:
         """Deliver results to the loop in one call. Called by the threads."""
         # When the loop is closed, nothing waits for the results any more.
-        with contextlib.suppress(RuntimeError):
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver, results)
 
     def _deliver(self, results: Sequence[JobResult]) -> None:
@@ -332,7 +331,7 @@ class Writer:
     _log_pages: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self.thread = Thread(target=self._run, name="store-writer", daemon=True)
         self._checkpoint_at = CHECKPOINT_PAGES
         self.connection.set_wal_hook(self._on_commit)
 
@@ -445,7 +444,7 @@ def readers(
     queue: JobQueue,
     translated: Callable[[BaseException], BaseException],
     turn: AbstractContextManager[Any],
-) -> list[threading.Thread]:
+) -> list[Thread]:
     """Threads that run jobs as they come, each on its connection. `turn` is held during each."""
 
     def run(connection: apsw.Connection) -> None:
@@ -460,6 +459,6 @@ def readers(
         connection.close()
 
     return [
-        threading.Thread(target=run, args=(connection,), name=f"store-reader-{n}", daemon=True)
+        Thread(target=run, args=(connection,), name=f"store-reader-{n}", daemon=True)
         for n, connection in enumerate(connections)
     ]

@@ -110,7 +110,7 @@ SQLITE = SqlForms(
 class SQLiteConnection(Connection):
     """`Connection` in a thread of the Database: nothing that is awaited waits."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection):
         self.raw = connection
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -135,7 +135,7 @@ class SQLiteEngine(Engine):
 
     database: Database  # with its writer and readers
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database):
         self.database = database
         self.forms = SQLITE
         self.upkeep = SQLiteUpkeep(self)
@@ -223,7 +223,7 @@ class SQLiteUpkeep(Upkeep):
         SELECT changes();
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine):
         self._engine = engine
         if engine.database.settings.in_memory:  # the rest is for what arrives before the next round
             self.room = MEMORY_LIMIT_BYTES * 3 // 4

@@ -1,11 +1,11 @@
 """The files of an SQLite database: whether they are still the ones that were opened, the index of
 the write-ahead log, which all processes share, and SQLite's errors as those of the store."""
 
-import contextlib
 import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class FileIdentity:
     backup over it or cuts it off. `sound`: the doubt that the last check of the file did not
     confirm; SQLite's word for it is not taken again."""
 
-    def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str) -> None:
+    def __init__(self, settings: StorageSettings, writer: apsw.Connection, sound: str):
         self.path = settings.path
         self._sound = sound
         self._index = LogIndex(writer)
@@ -127,7 +127,7 @@ def look(path: str) -> tuple[int, int, int, int]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Let one process at a time create or remove files in a directory. Raises: OSError."""
     if sys.platform == "win32":  # an open file cannot be deleted there
@@ -192,7 +192,7 @@ class LogIndex:
     A checkpoint says how far it will go, writes to the file, and then says that it is done. One
     that fails or is killed leaves the first number above the second, without the lock."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection):
         self._file = ctypes.c_void_p()
         address = ctypes.addressof(self._file)
         connection.file_control("main", apsw.SQLITE_FCNTL_FILE_POINTER, address)

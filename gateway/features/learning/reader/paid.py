@@ -22,7 +22,7 @@ _REASON_CHARS = 200
 class NoAnswer(Exception):
     """The call gave no usable answer; `used` says what is known to have been used."""
 
-    def __init__(self, reason: str, used: Amounts | None) -> None:
+    def __init__(self, reason: str, used: Amounts | None):
         super().__init__(reason)
         self.used = used
 

@@ -5,10 +5,10 @@ job; if that gateway dies, the job can be claimed again. An attempt is counted w
 claimed, and its call counts on the budgets of the tenant. Equal texts are asked about once."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from hashlib import sha256
 
 from gateway.budget_interface import Amounts
 from gateway.core.step import Step
@@ -266,7 +266,7 @@ def _job(trace: RunTrace, thing: Thing, now: float) -> ReaderJob:
 
 def _digest(*parts: str) -> str:
     """Thirty-two hexadecimal digits for these texts."""
-    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _used(job: ReaderJob, reserved: Amounts, used: Amounts | None) -> ReaderJob:
