@@ -47,6 +47,28 @@ def samples(document: Path) -> list[str]:
     return re.findall(r"^```text\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
+# Every block of output in README and the book *Use it*: the test that prints it, or why none does.
+SHOWN = {
+    "docs/quickstart.md": ["test_the_summary_of_wrap_is_what_is_printed"],
+    "docs/clients/cline.md": ["an address to type, which nothing prints"],
+}
+_NO_OUTPUT = {"bash", "json", "python", "toml", "yaml"}
+
+
+def test_every_sample_is_printed_or_says_why_not() -> None:
+    """A new one, with whatever name for its language, has no row yet."""
+    use = [ROOT / "docs" / f"{name}.md" for name in ("quickstart", "wrap", "history", "hooks")]
+    found = {}
+    for page in (ROOT / "README.md", *use, *sorted((ROOT / "docs/clients").glob("*.md"))):
+        fences = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)[::2]
+        others = [each for each in fences if each.strip() not in _NO_OUTPUT]
+        if others:
+            found[str(page.relative_to(ROOT))] = len(others)
+    assert found == {name: len(rows) for name, rows in SHOWN.items()}
+    named = [row for rows in SHOWN.values() for row in rows if row.startswith("test_")]
+    assert set(named) <= globals().keys()
+
+
 @pytest.mark.slow
 def test_the_summary_of_wrap_is_what_is_printed(tmp_path: Path) -> None:
     """The quick start shows it line by line; the run's id alone is another."""
