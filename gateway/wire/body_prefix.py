@@ -92,12 +92,19 @@ class BodyPrefix(Value):
         end = self.end
         if not raw.startswith(memoryview(self.raw)[:end]):
             return False
-        at = after_space(raw, end)
+        at = self._behind(raw)
         return raw[at : at + 1] in (b",", b"]")
+
+    def _behind(self, raw: bytes) -> int:
+        """The place of what follows the last message in a body that begins with this one."""
+        end = self.spans[-1][1]
+        if raw[end : end + 1] == b",":  # nearly always: that needs no search
+            return end
+        return after_space(raw, end)
 
     def extended(self, raw: bytes) -> "BodyPrefix":
         """The prefix for a body that begins with this one; only the new bytes are scanned."""
-        at = after_space(raw, self.end)
+        at = self._behind(raw)
         if raw[at : at + 1] == b"]":
             return BodyPrefix(raw=raw, spans=self.spans, list_key=self.list_key)
         # The rest begins inside the array; an opening bracket makes it an array of its own.
@@ -110,7 +117,7 @@ class BodyPrefix(Value):
         Returns None if the rest is not JSON, or if the body has the key of the list twice: then
         the second list would count."""
         start = raw[: self.opening + 1]
-        rest = raw[after_space(raw, self.end) :]
+        rest = raw[self._behind(raw) :]
         placeholder = b"%d" % _PLACEHOLDER
         if placeholder in rest:
             return None
