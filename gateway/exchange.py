@@ -35,7 +35,7 @@ class RequestInfo(Struct, kw_only=True):
     key: str = ""  # name of the gateway key; "" without one
     labels: dict[str, str] = {}  # the key's team and owner, by name
     method: str  # of HTTP
-    path: str  # without the query
+    path: str  # as the client sent it, decoded, without the query
     id: str  # the client's `x-request-id`, or a new one
     model: str = ""  # that it names; "" until it is read
     streamed: bool = False  # the client asked for a stream

@@ -164,7 +164,8 @@ class UpstreamSettings:
     gemini_api_base: str = "https://generativelanguage.googleapis.com"
     # of Vertex AI; None = Google's host for the location in the path
     vertex_api_base: str | None = None
-    # of Amazon Bedrock; None = AWS's host for the region in AWS_REGION
+    # of Amazon Bedrock; None = AWS's host for the region of the model's ARN or of the signature,
+    # else of AWS_REGION
     bedrock_api_base: str | None = None
     # requests to Google and AWS without a credential get the gateway's own; None: at hosts of these
     # clouds, while no gateway keys exist

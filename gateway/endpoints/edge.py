@@ -106,10 +106,13 @@ class Edge:
         if scope["type"] == "lifespan":
             await self.lifespan(scope, receive, send)
             return
-        if found := _TWICE.match(scope["path"]):
-            scope["path"] = "/v1" + scope["path"][found.end() :]
-            scope["raw_path"] = b"/v1" + scope["raw_path"][found.end() :]
+        found = _BEFORE.match(scope["raw_path"])
+        asked = scope["path"]
+        if found:
+            for name in ("path", "raw_path"):  # what is cut off has no encoded letters
+                scope[name] = scope[name][found.end() :]
         exchange, keeps_id = _begin(scope)
+        exchange.request.path = asked
         scope[EXCHANGE] = exchange
         answer = _Answer(exchange, send, keeps_id=keeps_id)
         self._in_flight += 1
@@ -246,8 +249,13 @@ def _printable(value: bytes) -> bytes:
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
-# The version before a path, where a client adds it to an address that has it.
-_TWICE = re.compile(r"/v1(?:/v1)+(?=/)")
+# What is before a path: the version, where a client adds it to an address that has it, or the host
+# of a provider (`gateway/upstream/seats.py`). A path of the gateway's own is never behind a host.
+_BEFORE = re.compile(
+    rb"(?:/v1)+(?=/v1/)"
+    rb"|/at/[A-Za-z0-9.-]+(?:/(?:openai|anthropic)(?=/v1/))?"
+    rb"(?=/(?:v1(?:alpha|beta)?\d*|model|openai/deployments)/)"
+)
 
 
 def _begin(scope: Scope) -> tuple[Exchange, bool]:

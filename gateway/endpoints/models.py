@@ -35,7 +35,7 @@ class ModelsEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        if not self._runtime.services.table.names:
+        if exchange.request.path[:4] == "/at/" or not self._runtime.services.table.names:
             await self._passthrough(scope, receive, send)
             return
         exchange.route = "models"

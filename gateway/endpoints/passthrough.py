@@ -336,7 +336,7 @@ def _call(
     services: Services, scope: Scope, principal: Principal, exchange: Exchange
 ) -> UpstreamCall:
     raw = raw_path_of(scope)
-    seat = services.table.seats.of(raw, scope["headers"])
+    seat = services.table.seats.of(raw, scope["headers"], exchange.request.path)
     place = scope["path"].removeprefix("/v1") + "/"
     return UpstreamCall(
         method=scope["method"],

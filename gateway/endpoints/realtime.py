@@ -117,7 +117,8 @@ class RealtimeEndpoint:
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant
             exchange.request.key = principal.key
-            seat = services.table.seats.of(raw_path_of(scope), headers)
+            asked = exchange.request.path
+            seat = services.table.seats.of(raw_path_of(scope), headers, asked)
             call = UpstreamCall(
                 method="GET",
                 path=self.path if seat is None else seat.path,
@@ -156,7 +157,7 @@ class RealtimeEndpoint:
             counted = await services.budgets.pass_on(services, exchange, call, body=body)
             if counted is not None:  # as one call: what crosses is not read
                 await counted.count()
-        target = native[0]
+        target = native[0].for_client(None, "", call.seat)
         if target.model is not None:
             rest = [part for part in call.query.split(b"&") if not part.startswith(b"model=")]
             call.query = b"&".join([b"model=" + quote(target.model, safe="").encode(), *rest])

@@ -75,7 +75,7 @@ class SteeredEndpoint:
                 exchange.request.labels = principal.terms.labels()
             share.key = principal.key
             path = raw_path_of(scope)
-            seat = services.table.seats.of(path, headers)
+            seat = services.table.seats.of(path, headers, exchange.request.path)
             query = scope["query_string"]
             asked = self.dialect.addressed(path)
             asked = asked and replace(asked, query=query)

@@ -187,6 +187,8 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
     kept = []
     for name, value in headers:
         belongs_to = _belongs_to(name)
+        if belongs_to == "anthropic" and target.seat == "azure":
+            belongs_to = "azure"  # which serves Claude with its own keys in Anthropic's header
         if replaced and belongs_to is not None and (belongs_to != _OTHER or owner != ANY):
             continue
         if belongs_to == "chatgpt" != family:

@@ -11,8 +11,9 @@ from urllib.parse import unquote
 import httpx
 
 from gateway.config.settings import UpstreamSettings
+from gateway.errors import Forbidden, NotFound
 from gateway.values import Texts, Value
-from gateway.wire.headers import RawHeaders
+from gateway.wire.headers import RawHeaders, header
 
 # Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
 # Bedrock; ChatGPT's backend as Codex asks it, Code Assist as Gemini CLI does. Copilot has the paths
@@ -29,14 +30,40 @@ _PATHS = (
     (re.compile(r"\A/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
     (re.compile(r"/backend-api/"), "chatgpt"),
     (re.compile(r"/copilot/"), "copilot"),
+    (re.compile(r"/openai/deployments/"), "azure"),
+)
+# The hosts of an API that has one for each region or resource, by their whole names in lower case.
+# A client names one of them in its address (`/at/HOST`), because its requests do not. Sources: AWS
+# General Reference, "Amazon Bedrock endpoints"; Vertex AI's "Service endpoint"; Azure's "Custom
+# subdomain names". A name that anybody can have, such as a bucket's at amazonaws.com, fits none.
+_AT = "/at/"
+_PLACE = re.compile(rf"{_AT}([^/]+(?:/(?:openai|anthropic)(?=/v1/))?)")
+_AWS_REGION = r"[a-z]{2}(?:-[a-z]{2,12}){1,2}-\d"
+_FAMILIES = (
+    (re.compile(rf"bedrock-runtime(?:-fips)?\.{_AWS_REGION}\.amazonaws\.com"), "bedrock"),
+    (re.compile(r"(?:[a-z]{2,20}-[a-z]{2,20}\d{1,2}-)?aiplatform\.googleapis\.com"), "vertex"),
+    (re.compile(r"aiplatform\.(?:us|eu)\.rep\.googleapis\.com"), "vertex"),
+    (
+        re.compile(
+            r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
+            r"\.(?:openai|cognitiveservices|services\.ai)\.azure\.com"
+        ),
+        "azure",
+    ),
+)
+# The region that a request of Bedrock's is for: of the model's ARN, or of its signature.
+_FOR_REGION = re.compile(
+    rf"\A/model/arn:aws[a-z-]*:bedrock:(?P<arn>{_AWS_REGION}):"
+    rf"|Credential=[^/,\s=]{{1,128}}/\d{{8}}/(?P<signed>{_AWS_REGION})/bedrock/"
 )
 _MODEL = re.compile(
     r"\A(?:(?!/model/).)*+/model/(.+)/(?:invoke|converse|count)"
-    r"|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
+    r"|(?:odels|/openai/deployments)/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
-_FIRST = "v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ copilot/ v1internal: v1internal/"
 # Routes of these APIs beside those below `/v1`.
+_FIRST = """v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ copilot/ v1internal: v1internal/
+openai/deployments/"""
 PATHS = tuple(f"/{first}{{path:path}}" for first in _FIRST.split())
 
 # Of requests whose path and headers need no look: the clients of no seat send them.
@@ -70,21 +97,24 @@ class Seats:
     """The bases of these APIs, as the settings name them."""
 
     def __init__(self, upstream: UpstreamSettings, env: Texts):
-        region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
-        bedrock = f"https://bedrock-runtime.{region}.amazonaws.com"
+        self._region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         bases = {
             "chatgpt": upstream.chatgpt_api_base,
             "copilot": upstream.copilot_api_base,
             "code_assist": upstream.code_assist_api_base,
             "google": upstream.gemini_api_base,
             "vertex": upstream.vertex_api_base or "",
-            "bedrock": upstream.bedrock_api_base or bedrock,
+            "bedrock": upstream.bedrock_api_base or "",
+            "azure": "",
         }
         self._bases = {api: base.rstrip("/") for api, base in bases.items()}
 
-    def of(self, path: str, headers: RawHeaders) -> Seat | None:
+    def of(self, path: str, headers: RawHeaders, asked: str = "") -> Seat | None:
         """The seat of a request, `path` as the client sent it; None for OpenAI's and Anthropic's
-        APIs."""
+        APIs. `asked`: the path with the host that the client named, if any. Raises: as `_named`;
+        NotFound: a path of Azure's without the host."""
+        if asked[:4] == _AT:
+            return self._named(asked, path)
         if path in _UNSEATED:
             return None
         plain = _plain(path)
@@ -107,7 +137,42 @@ class Seats:
                 path = path.removeprefix("/copilot")
             case "vertex":
                 base = base or _vertex_host(path)
+            case "bedrock":
+                base = base or self._bedrock_host(path, headers)
+            case "azure":
+                raise NotFound("Azure's host is not named: /at/NAME.openai.azure.com/openai/...")
         return Seat(api=api, base=httpx.URL(base), path=path)
+
+    def _named(self, asked: str, path: str) -> Seat:
+        """The seat at a host that the client named. Raises: Forbidden: it is no host of a family,
+        or the operator has set the base of its API."""
+        found = _PLACE.match(asked)
+        place = ""
+        if found is not None:
+            place = found[1].lower()
+        host = place.partition("/")[0]
+        api = next((api for form, api in _FAMILIES if form.fullmatch(host)), "")
+        if not api:
+            raise Forbidden(f"/at/{host}: this is no host of Azure, Amazon Bedrock or Vertex AI")
+        if self._bases[api]:
+            raise Forbidden(
+                f"/at/{host}: default_upstream.{api}_api_base is set, and has all requests of this "
+                "API; leave /at/... out of the client's address"
+            )
+        base = f"https://{place}"
+        if api != "vertex" and path.startswith("/v1/"):
+            base += "/v1"
+            path = path.removeprefix("/v1")
+        return Seat(api=api, base=httpx.URL(base), path=path)
+
+    def _bedrock_host(self, path: str, headers: RawHeaders) -> str:
+        """The host of the region that a request is for, else of the gateway's own."""
+        signature = header(headers, b"authorization").decode("latin-1")
+        found = _FOR_REGION.search(f"{unquote(path)}\n{signature}")
+        region = self._region
+        if found is not None:
+            region = found["arn"] or found["signed"]
+        return f"https://bedrock-runtime.{region}.amazonaws.com"
 
 
 def _plain(path: str) -> str:
