@@ -11,60 +11,22 @@ from urllib.parse import unquote
 import httpx
 
 from gateway.config.settings import UpstreamSettings
+from gateway.data_files import read_toml
 from gateway.errors import Forbidden, NotFound
 from gateway.values import Texts, Value
 from gateway.wire.headers import RawHeaders, header
 
-# Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
-# Bedrock; ChatGPT's backend as Codex asks it, Code Assist as Gemini CLI does. Copilot has the paths
-# of OpenAI and Anthropic, and is below one of the gateway's own.
-_VERBS = (  # OpenAI's own names of models have colons, too
-    "(?:streamG|batchG|g)enerateContent|(?:count|compute)Tokens|(?:batchE|e)mbedContents?"
-    "|asyncBatchEmbedContent|generateAnswer|predict(?:LongRunning)?"
-)
-_PATHS = (
-    (re.compile(r"/v1internal(?::|%3A|/)"), "code_assist"),
-    (re.compile(r"/v1(?:alpha|beta)?\d*/(?:projects|publishers)/"), "vertex"),
-    (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+(?::|%3A)(?:{_VERBS})$"), "google"),
-    (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
-    (re.compile(r"\A/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
-    (re.compile(r"/backend-api/"), "chatgpt"),
-    (re.compile(r"/copilot/"), "copilot"),
-    (re.compile(r"/openai/deployments/"), "azure"),
-)
-# The hosts of an API that has one for each region or resource, by their whole names in lower case.
-# A client names one of them in its address (`/at/HOST`), because its requests do not. Sources: AWS
-# General Reference, "Amazon Bedrock endpoints"; Vertex AI's "Service endpoint"; Azure's "Custom
-# subdomain names". A name that anybody can have, such as a bucket's at amazonaws.com, fits none.
-_AT = "/at/"
-_PLACE = re.compile(rf"{_AT}([^/]+(?:/(?:openai|anthropic)(?=/v1/))?)")
-_AWS_REGION = r"[a-z]{2}(?:-[a-z]{2,12}){1,2}-\d"
-_FAMILIES = (
-    (re.compile(rf"bedrock-runtime(?:-fips)?\.{_AWS_REGION}\.amazonaws\.com"), "bedrock"),
-    (re.compile(r"(?:[a-z]{2,20}-[a-z]{2,20}\d{1,2}-)?aiplatform\.googleapis\.com"), "vertex"),
-    (re.compile(r"aiplatform\.(?:us|eu)\.rep\.googleapis\.com"), "vertex"),
-    (
-        re.compile(
-            r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
-            r"\.(?:openai|cognitiveservices|services\.ai)\.azure\.com"
-        ),
-        "azure",
-    ),
-)
-# The region that a request of Bedrock's is for: of the model's ARN, or of its signature.
-_FOR_REGION = re.compile(
-    rf"\A/model/arn:aws[a-z-]*:bedrock:(?P<arn>{_AWS_REGION}):"
-    rf"|Credential=[^/,\s=]{{1,128}}/\d{{8}}/(?P<signed>{_AWS_REGION})/bedrock/"
-)
+_TABLE = read_toml(__package__, "seats.toml")
+_PATHS, _HOSTS = ([(re.compile(form), api) for form, api in _TABLE[n]] for n in ("paths", "hosts"))
+_AT = "/at/"  # before the name of a host, and what is before the API's version there
+_PLACE = re.compile("/at/([^/]+(?:/(?:openai|anthropic)(?=/v1/))?)")
+_FOR_REGION = re.compile(_TABLE["region"])
 _MODEL = re.compile(
     r"\A(?:(?!/model/).)*+/model/(.+)/(?:invoke|converse|count)"
     r"|(?:odels|/openai/deployments)/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
-# Routes of these APIs beside those below `/v1`.
-_FIRST = """v1beta/ v1alpha/ v1beta1/ upload/ model/ backend-api/ copilot/ v1internal: v1internal/
-openai/deployments/"""
-PATHS = tuple(f"/{first}{{path:path}}" for first in _FIRST.split())
+PATHS = tuple(f"/{first}{{path:path}}" for first in _TABLE["routes"])
 
 # Of requests whose path and headers need no look: the clients of no seat send them.
 _UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
@@ -146,19 +108,14 @@ class Seats:
     def _named(self, asked: str, path: str) -> Seat:
         """The seat at a host that the client named. Raises: Forbidden: it is no host of a family,
         or the operator has set the base of its API."""
-        found = _PLACE.match(asked)
-        place = ""
-        if found is not None:
-            place = found[1].lower()
-        host = place.partition("/")[0]
-        api = next((api for form, api in _FAMILIES if form.fullmatch(host)), "")
+        found = _PLACE.match(asked.lower())
+        place = found and found[1]
+        host = str(place).partition("/")[0]
+        api = next((api for form, api in _HOSTS if form.fullmatch(host)), "")
         if not api:
             raise Forbidden(f"/at/{host}: this is no host of Azure, Amazon Bedrock or Vertex AI")
         if self._bases[api]:
-            raise Forbidden(
-                f"/at/{host}: default_upstream.{api}_api_base is set, and has all requests of this "
-                "API; leave /at/... out of the client's address"
-            )
+            raise Forbidden(f"/at/{host}: default_upstream.{api}_api_base is set, for all requests")
         base = f"https://{place}"
         if api != "vertex" and path.startswith("/v1/"):
             base += "/v1"
@@ -167,10 +124,9 @@ class Seats:
 
     def _bedrock_host(self, path: str, headers: RawHeaders) -> str:
         """The host of the region that a request is for, else of the gateway's own."""
-        signature = header(headers, b"authorization").decode("latin-1")
-        found = _FOR_REGION.search(f"{unquote(path)}\n{signature}")
+        said = f"{unquote(path)}\n{header(headers, b'authorization')!r}"
         region = self._region
-        if found is not None:
+        if found := _FOR_REGION.search(said):
             region = found["arn"] or found["signed"]
         return f"https://bedrock-runtime.{region}.amazonaws.com"
 
