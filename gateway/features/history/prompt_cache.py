@@ -52,8 +52,8 @@ class CallCost(Struct, frozen=True, array_like=True):
     model: str  # as the log names it
     tokens: Tokens  # by kind, each counted once
     usd: float | None  # US dollars; None without a known price
-    tools: int  # how many tools it calls
     written_1h: int = 0  # tokens of those written into the cache that it keeps for an hour
+    at_least: bool = False  # output tokens and US dollars are those before its answer ended
 
 
 class StepLoss(Loss):

@@ -94,6 +94,7 @@ class Course(Value):
 
     losses: tuple[StepLoss, ...]  # input that was paid again
     compactions: int  # number of times that the history was replaced by a summary
+    tool_calls: int  # in all answers
     ending: Ending  # facts of the last messages
 
 
@@ -115,17 +116,17 @@ class SessionReading(FileFacts, kw_only=True):
         return len(self.calls)
 
     @property
-    def tool_calls(self) -> int:
-        """Calls of tools in them."""
-        return sum(call.tools for call in self.calls)
-
-    @property
     def tokens(self) -> Tokens:
         """Tokens of all calls."""
         total = Tokens()
         for call in self.calls:
             total = total.plus(call.tokens)
         return total
+
+    @property
+    def at_least(self) -> int:
+        """Number of answers that were logged before they ended."""
+        return sum(call.at_least for call in self.calls)
 
     @property
     def usd(self) -> float | None:
@@ -164,7 +165,7 @@ def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], li
 def read_session(session: Session, policy: Policy, path: str = "") -> SessionReading:
     """Read a session with the policy of the live gateway. Never raises for a malformed one."""
     outcomes, starts = outcomes_of(session, policy)
-    calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
+    calls = tuple(_priced(call, starts) for call in session.calls)
     human = tuple([_masked(turn, starts) for turn in session.human])
     alarms = tuple(_alarms(outcomes))
     answers = [call.position for call in session.calls]
@@ -179,6 +180,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         course=Course(
             losses=tuple(losses(calls, compacted)),
             compactions=len(session.compactions),
+            tool_calls=sum(map(_tools, session.messages)),
             ending=ending_of(session),
         ),
         orders=tuple([replace(o, task=mask_repeated(o.task)) for o in orders_in(session.messages)]),
@@ -192,12 +194,15 @@ def _masked(turn: HumanTurn, starts: Sequence[int]) -> HumanTurn:
     return replace(turn, text=mask_repeated(turn.text[:MOST_SAID]), step=step)
 
 
-def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) -> CallCost:
+def _tools(message: Fields) -> int:
+    """Number of calls of tools in a message."""
+    return len(read_calls(message, read_content(message.get("content"))))
+
+
+def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
     # A count that no provider can have reported would drown all others.
     tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
     step = bisect_right(starts, call.position) - 1
-    message = messages[call.position]
-    tools = len(read_calls(message, read_content(message.get("content"))))
     usd = cost_of(call, tokens)
     return CallCost(
         call.key,
@@ -206,8 +211,8 @@ def _priced(call: ModelCall, starts: Sequence[int], messages: Sequence[Fields]) 
         model=call.model,
         tokens=grouped(tokens),
         usd=usd,
-        tools=tools,
         written_1h=tokens["cache_write_1h"],
+        at_least=call.at_least,
     )
 
 

@@ -39,6 +39,7 @@ class ModelCall(Struct):
     at: float | None = None  # epoch seconds; None if unknown
     key: str = ""  # the same in every file that holds a copy of this answer; "" if unknown
     cost_usd: float | None = None  # US dollars that the agent itself noted; None if it did not
+    at_least: bool = False  # its usage was written before it ended
 
 
 class HumanTurn(Value):

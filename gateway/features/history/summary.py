@@ -32,6 +32,7 @@ class SessionSums(Struct, kw_only=True):
     usd: float = 0.0  # US dollars of the calls with a known price
     unpriced: int = 0  # tokens of calls whose price is unknown
     dearest: float = 0.0  # US dollars of the one that cost most
+    at_least: int = 0  # steps that were logged before their answer ended
 
     def add(self, other: "SessionSums") -> None:
         """Add the sums of other sessions, or of one call."""
@@ -41,6 +42,7 @@ class SessionSums(Struct, kw_only=True):
         self.usd += other.usd
         self.unpriced += other.unpriced
         self.dearest = max(self.dearest, other.dearest)
+        self.at_least += other.at_least
 
 
 class PlaceToLook(Value):
@@ -183,6 +185,7 @@ def _add_calls(
         if agent:
             names["sub-agent"] = agent
         own = SessionSums(steps=1, tokens=call.tokens, usd=call.usd or 0.0)
+        own.at_least = int(call.at_least)
         if call.usd is None and call.tokens.total:
             own.unpriced = call.tokens.total
             summary.read.unpriced.add(names["model"])

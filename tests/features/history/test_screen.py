@@ -188,6 +188,46 @@ def test_a_prompt_that_changes_at_every_call_is_named(home: Path, capsys: Captur
     assert "In 1 session of claude-code hardly a call could use what" in screen(capsys)
 
 
+def reasons(log: Log, *stopped: str | None) -> Log:
+    """The log whose lines of answers have these reasons, as versions to 2.1 write them."""
+    lines = [line for line in log.lines if line["type"] == "assistant"]
+    for line, reason in zip(lines, stopped, strict=True):
+        line["message"]["stop_reason"] = reason
+    return log
+
+
+@pytest.mark.parametrize(
+    ("stopped", "begun"),
+    [
+        ((None, None, "end_turn"), 1),
+        ((None, "tool_use", None), 1),
+        (("tool_use", None, "end_turn"), 0),
+        ((None, None, None), 2),
+    ],
+)
+def test_answers_that_were_logged_before_they_ended_make_sums_a_floor(
+    stopped: tuple[str | None, ...], begun: int, home: Path, capsys: Capture
+) -> None:
+    """An answer of which no line has a reason to stop has the usage of its beginning: sums that
+    hold it have a plus, and a note says how many they are. What is not known to be so has none."""
+    log = Log(1).user("Build it.").answer("I look.", ("Bash", {"command": "ls"})).result("cart")
+    write_all([reasons(log.answer("It is there."), *stopped), smooth()], home)
+    found = {each["id"]: each["steps_logged_before_end"] for each in readings(capsys)}
+    assert sorted(found.values()) == [0, begun]
+    out = screen(capsys)
+    plus = "+" if begun else ""
+    assert f" Build it. 1 2 2.2k{plus} $0.009{plus}" in out
+    assert "Rename the page. 1 4 4.4k $0.018 " in out
+    assert f"6.6k{plus} tokens (0% read from the provider's cache), $0.027{plus} " in out
+    counted = {0: "", 1: "1 step logged before the answer ended: output tokens, and so"}
+    if begun:
+        assert counted.get(begun, "2 steps logged before the answer ended: output") in out
+        assert f"{begun} step" in (shown := screen(capsys, "show", log.id))
+        assert "logged before the answer ended" in shown
+    else:
+        assert "logged before" not in out + screen(capsys, "show", log.id)
+
+
 def test_a_rejection_and_the_line_that_marks_it_are_one_stop(home: Path, capsys: Capture) -> None:
     """Claude Code writes the line after a call that the person rejected; the sum, the list, `show`
     and `--json` count the rejection alone. Words of a rejection are no message of their own. An

@@ -131,6 +131,7 @@ class _Thread:
             last["model"] = call.model
             if _sent(call.usage) == _sent(usage):  # it was reported, too
                 call.usage = usage
+                call.at_least = False
                 return
         self.add({**entry, "message": last}, "assistant")
 
@@ -185,12 +186,13 @@ class _Thread:
         usage = mapping_at(message, "usage")
         blocks = list_at(message, "content") or [{"type": "text", "text": ""}]
         index = self._replies.get(name, -1)
+        fresh = len(session.calls)
         if index >= 0 and self._goes_on(session.calls[index], name, usage):
             session.took("model", at)
             session.messages[session.calls[index].position]["content"] += blocks
         else:
             self.tell()
-            index = self._replies[name] = len(session.calls)
+            index = self._replies[name] = fresh
             key = ""
             if name:
                 key = f"{name}:{text_at(entry, 'requestId')}"
@@ -198,6 +200,11 @@ class _Thread:
         call = session.calls[index]
         call.model = model or call.model
         call.usage = usage or call.usage
+        # Each line has the usage at its time. Of an answer that ended the last one says why.
+        if message.get("stop_reason"):
+            call.at_least = False
+        elif index == fresh:
+            call.at_least = "stop_reason" in message
 
     def _goes_on(self, call: ModelCall, name: str, usage: Fields) -> bool:
         """True if a line belongs to an answer whose id, or lack of one, it shares. An id that
