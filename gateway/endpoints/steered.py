@@ -100,12 +100,7 @@ class SteeredEndpoint:
                 if packed.coding:
                     headers = without(headers, (b"content-encoding",))
                 request = await self._parse(
-                    services,
-                    tenant,
-                    packed.plain,
-                    asked=asked,
-                    share=share,
-                    waits=socket is None,
+                    services, tenant, packed.plain, asked=asked, share=share
                 )
             if socket is not None:
                 socket.prepare(request)
@@ -162,10 +157,9 @@ class SteeredEndpoint:
         *,
         asked: Addressed | None,
         share: Share,
-        waits: bool,
     ) -> SteeredRequest:
-        """The request; without its messages, where these are too much to read, or have no room and
-        it does not wait for that: the room of a socket's message is held meanwhile."""
+        """The request; without its messages, where these are too much to read, or their values find
+        no room: that may be held for minutes, by answers, and nobody waits for being steered."""
         if asked is not None and asked.enveloped:
             asked = inside = await reading(partial(opened, asked), raw, orjson.loads)
             raw = inside.body
@@ -180,10 +174,8 @@ class SteeredEndpoint:
         memory = None
         if fits:
             memory = await reading(parsed_bytes, raw, new_from)
-        if memory is None or not (waits or share.take(memory)):
+        if memory is None or not share.take(share.size + memory):
             return await reading(self.dialect.skim, raw, orjson.loads, asked)
-        if waits:
-            await share.grow(share.size + memory)
         return await reading(self._parse_big, raw, known, asked)
 
     def _parse_big(
@@ -191,8 +183,12 @@ class SteeredEndpoint:
     ) -> SteeredRequest:
         request = self.dialect.read(raw, orjson.loads, known, addressed=asked)
         request.large = True
-        new = [request.body, getattr(request.messages, "new", ())]
-        if has_more_items(new, _MOST_ITEMS + min(len(raw) // _ITEM_BYTES, _MOST_FURTHER)):
+        rest = dict(request.body)
+        listed = rest.pop(self.dialect.list_key, None)
+        most = _MOST_ITEMS + min(len(raw) // _ITEM_BYTES, _MOST_FURTHER)
+        # Of the other lists nothing is gone through but their items: of tools, not their schemas.
+        most -= sum([len(value) for value in rest.values() if isinstance(value, list)])
+        if has_more_items(getattr(listed, "new", listed), most):
             return self.dialect.skim(raw, orjson.loads, asked)
         # What fails here fails again while the request is steered, where that is handled.
         with suppress(Exception):

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from gateway.tasks import DeadlinePassed, OwnTime
+from gateway.tasks import DeadlinePassed, OwnTime, Turns
 
 LONG_S = 30.0
 
@@ -145,3 +145,44 @@ async def test_work_that_is_cancelled_leaves_nothing_behind() -> None:
         assert held[0]() is None
     finally:
         gc.enable()
+
+
+async def test_who_leaves_in_the_queue_for_a_turn_takes_none_along() -> None:
+    """Before it had its place, or just as it was given one; the next has it then."""
+    turns = Turns(1)
+
+    async def turn() -> None:
+        async with turns.turn(OwnTime(LONG_S)):
+            pass
+
+    for gives_first in (False, True):
+        async with turns.turn(OwnTime(LONG_S)):
+            gone, next_one = asyncio.ensure_future(turn()), asyncio.ensure_future(turn())
+            await asyncio.sleep(0)
+            if not gives_first:
+                gone.cancel()
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+        async with asyncio.timeout(LONG_S):
+            await next_one
+            await turn()
+
+
+async def test_a_turn_that_waits_for_too_long_is_lent() -> None:
+    """A large body whose store hangs holds up no other; its own end takes no place more."""
+    turns = Turns(1)
+    hangs = asyncio.Event()
+
+    async def stuck() -> None:
+        own_time = OwnTime(LONG_S)
+        async with turns.turn(own_time):
+            await own_time.run(hangs.wait(), LONG_S)
+
+    held = asyncio.ensure_future(stuck())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(LONG_S), turns.turn(OwnTime(LONG_S)):
+        assert not held.done()
+        hangs.set()
+        await held
+        assert turns.turn(OwnTime(LONG_S))._places.locked()

@@ -362,3 +362,40 @@ async def test_a_big_body_is_parsed_and_digested_off_the_loop(
         assert answer.headers["x-gateway-step"] == "0"
     loop, *others = threads
     assert [name == loop for name in others] == [True, True, False, True, False]
+
+
+def _schema(depth: int) -> dict[str, Any]:
+    """The schema of a tool that takes objects in objects, as generators write it."""
+    if not depth:
+        return {"type": "string", "description": "A name.", "enum": ["first", "second", "none"]}
+    fields = {f"field_{n}": _schema(depth - 1) for n in range(4)}
+    named = {"title": "Fields", "properties": fields, "required": list(fields)}
+    return {"anyOf": [{"type": "object", "additionalProperties": False, **named}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+async def test_a_hundred_tools_with_large_schemas_are_read(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, dialect: str
+) -> None:
+    """In the first call of a session and in the next: what a schema lists is no message. Beside
+    them images, and code with quotes, brackets and commas."""
+    server = gateway_server()
+    url, kind = f"{server.base_url}/{PATHS[dialect]}", {"content-type": "application/json"}
+    tools = [
+        {"type": "function", "name": f"tool_{n}", "description": "Does it. " * 20, key: _schema(3)}
+        for n in range(100)
+        for key in ["input_schema" if dialect == "messages" else "parameters"]
+    ]
+    code = 'call([{"a": "b, c", "d\\": [1, 2, {}]}], "\\ud83d\\n")\n' * 2000
+    image = "data:image/png;base64," + "iVBORw0K" * 600_000
+    body = json.loads(body_of(dialect, code))
+    said = body["input" if dialect == "responses" else "messages"]
+    said[0]["content"] = [{"type": "text", "text": code}, {"type": "image", "url": image}]
+    seen = set()
+    for _ in range(2):
+        raw = json.dumps({**body, "tools": tools}).encode()
+        answer = await http.post(url, content=raw, headers=kind)
+        assert (answer.status_code, answer.headers.get("x-gateway-unsteered")) == (200, None)
+        seen.add(answer.headers["x-gateway-conversation-id"])
+        said += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": code}]
+    assert len(seen) == 1

@@ -74,6 +74,26 @@ def test_the_values_of_a_body_have_room_beside_it(upstream: ScriptedUpstream, re
         assert hear(client, content=weighing(700), headers=JSON).status == 200
 
 
+def test_a_body_whose_values_find_no_room_goes_out_unread(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """At once, as it was sent: an answer may hold the room for minutes. It is read when there is
+    room again."""
+    client = relay({"server": {"max_bytes_in_flight_mb": 2, "body_wait_s": 600}})
+    many = weighing(1, messages=[*HELLO["messages"]] * 1900, tools=[])
+    upstream.script(Fault(FaultKind.STALL, after=1))
+    held = weighing(700, stream=True)
+    with client.stream("POST", "/chat/completions", content=held, headers=JSON) as first:
+        chunks = first.iter_raw()
+        next(chunks)
+        unread = hear(client, content=many, headers=JSON)
+        assert (unread.status, unread.headers["x-gateway-unsteered"]) == (200, "size")
+        assert upstream.last.body == many
+    upstream.requests[0].wait_disconnected()
+    read = hear(client, content=many, headers=JSON)
+    assert (read.status, "x-gateway-unsteered" in read.headers) == (200, False)
+
+
 def test_bodies_wait_for_room(upstream: ScriptedUpstream, relay: Relay) -> None:
     """Of six that come at once each is served, and never more are held than there is room for."""
     counted, now, most = threading.Lock(), [0], [0]
