@@ -151,12 +151,11 @@ async def _show(stores: Stores, settings: Settings, args: Namespace) -> None:
         part = {}
     else:
         part = {"after_step": args.step - 1, "limit": 1}
-    run = await run_named(store, args.run_id, None)
-    trace = None
-    if run is not None:
-        trace = await store.get_run(run.id, tenant=None, **part)
-    if trace is None or (args.step is not None and not trace.steps):
-        raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
+    unknown = f"there is no run {args.run_id!r}"
+    run = kept(await run_named(store, args.run_id, None), unknown)
+    trace = kept(await store.get_run(run.id, tenant=None, **part), unknown)
+    if args.step is not None and not trace.steps:
+        raise ConfigError(f"the run {args.run_id!r} has no step {args.step}")
     if args.json:
         say(as_line({"run": run_view(trace.run, settings), "steps": step_views(trace)}))
     elif args.step is not None:

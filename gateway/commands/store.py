@@ -187,13 +187,13 @@ async def confirmed(args: Namespace, what: str) -> None:
     """Ask at the terminal, unless `--yes` was given. Raises ConfigError: not agreed."""
     if args.yes:
         return
-    sys.stderr.write(f"gateway: {what} Type yes to go on: ")
-    sys.stderr.flush()
-    typed = ""
     if sys.stdin.isatty():
+        sys.stderr.write(f"gateway: {what} Type yes to go on: ")
+        sys.stderr.flush()
         typed = await off_loop(sys.stdin.readline)
-    if typed.strip().lower() != "yes":
-        raise ConfigError("not confirmed, nothing is changed: confirm with --yes, or at a terminal")
+        if typed.strip().lower() == "yes":
+            return
+    raise ConfigError(f"{what} Nothing is changed before it is confirmed: --yes, or at a terminal")
 
 
 async def note_act(stores: Stores, args: Namespace) -> None:

@@ -66,24 +66,25 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     empty file may be about to be written; `{}` says that nothing is set."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        if isinstance(exc, OSError):
-            reason = exc.strerror
-        else:
-            reason = f"not UTF-8 text: {exc.reason}"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from exc
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: cannot be read: not UTF-8 text: {exc.reason}") from exc
     import yaml  # here and below, because many a command has no file to read
 
     try:
         return _parsed(str(path), text)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
-        where = ""
-        if mark:
-            where = f", line {mark.line + 1}, column {mark.column + 1}"
-        if mark and "${" in text.splitlines()[mark.line]:
+        assert mark is not None  # what is read is text, where every fault has its place
+        where = f", line {mark.line + 1}, column {mark.column + 1}"
+        # The space: the fault may be at the end of the file, behind the last line.
+        if "${" in f"{text} ".splitlines()[mark.line]:
             where += ": a value with ${NAME} stands in quotes there"
         problem = "a tab; YAML is indented with spaces" if "'\\t'" in str(exc) else exc.problem
+        began = exc.context_mark
+        if began and began.line < mark.line:
+            problem = f"{problem}, in what begins in line {began.line + 1}"
         raise ConfigError(f"{path}{where}: {problem}") from exc
     except (yaml.YAMLError, ValueError) as exc:  # a date or number that does not exist
         raise ConfigError(f"{path}: {exc}") from exc

@@ -227,6 +227,8 @@ def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
         [
             ("server: {port: 1", r"config\.yaml, line 1, column \d+: "),
             ("a: 1\n b: 2", r"config\.yaml, line 2, column 3: "),
+            ("a: ${X\nb: [1\n", r"config\.yaml, line 3, column 1: .*, in what begins in line 2$"),
+            ("a: {b: 1\r", r"config\.yaml, line 2, column 1: .*, in what begins in line 1$"),
             ("- 1", r"config\.yaml: expected a mapping of keys to values at the top"),
             ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
             (

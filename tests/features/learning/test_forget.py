@@ -148,7 +148,9 @@ def test_nothing_happens_unless_it_is_confirmed(
 ) -> None:
     """Without a terminal to ask at, --yes is needed; what is forgotten has to be named."""
     name = talk(gateway, upstream, CANARY, "s-1")
-    assert "--yes" in forget("--session", name, status=2)
+    said = forget("--session", name, status=2)
+    assert said.startswith(f"gateway: the session {name!r} will be erased for good. Nothing is")
+    assert "--yes" in said
     with pytest.raises(SystemExit):
         forget("--yes")
     assert left(tmp_path)

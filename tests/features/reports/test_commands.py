@@ -38,7 +38,7 @@ def test_an_experiment_is_reported(command: Run) -> None:
 
 def test_all_runs_are_summed_up(command: Run) -> None:
     """Without an experiment: how everything went."""
-    assert "\ntime in state\nNORMAL                          172\n" in command("report")
+    assert "\nsteps per state\nNORMAL                          172\n" in command("report")
     told = json.loads(command("report", "--json", "--tenant", "acme"))
     assert 0 < told["total_runs"] < 41
 
