@@ -95,7 +95,10 @@ def main(folder: Path, stage: str) -> int:
         own = ".".join(map(str, sys.version_info[:3]))
         oldest = ".".join(map(str, OLDEST))
         print(f"this is Python {own}; {oldest} or newer is needed.", file=sys.stderr)
-        print("With another: make demo PYTHON=python3.13", file=sys.stderr)
+        print(
+            "With another: add PYTHON=python3.13, as in make demo PYTHON=python3.13",
+            file=sys.stderr,
+        )
         return 1
     began = time.monotonic()
     python = folder / "bin" / "python"

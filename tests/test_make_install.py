@@ -97,6 +97,20 @@ def test_each_command_adds_to_the_one_before() -> None:
     assert demo < gateway < everything
 
 
+def test_the_documents_count_the_packages() -> None:
+    """Those of the demo, and those of the gateway without what an editable install needs."""
+    demo = len(install.packages("demo"))
+    assert (
+        f"the {demo} packages that the demo needs"
+        in (install.ROOT / "docs/quickstart.md").read_text()
+    )
+    whole = install.locked(install.LOCK.read_text())
+    gateway = len(install.needed(whole, install.asked_by(install.ROOT)))
+    cost = (install.ROOT / "docs/cost.md").read_text()
+    assert f"its {gateway} packages are" in cost
+    assert f"its {demo} packages and itself" in cost
+
+
 def there(folder: Path, stage: str) -> Path:
     """An environment that has the packages of a stage, by their metadata."""
     packages = folder / "lib" / "python3.11" / "site-packages"
