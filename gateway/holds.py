@@ -19,7 +19,7 @@ from gateway.config.control import ControlSettings
 from gateway.core.monitors import MONITORS
 from gateway.hooks import given
 from gateway.observability.logging import get_logger
-from gateway.stores.controls import STEERING, Control, alarm_subject
+from gateway.stores.controls import GATEWAY, STEERING, Control, alarm_subject
 from gateway.stores.filters import RunFilter
 from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import StoreError
@@ -174,7 +174,7 @@ def stop_error(control: Control) -> errors.RunStopped:
 def _held(control: Control) -> str:
     """`ordered by the operator (ann): it loops`, and that a person can end it."""
     said = control.reason
-    if not said.startswith((errors.ON_TROUBLE, errors.UNANSWERED)):
+    if control.author != GATEWAY:
         author = ""
         if control.author:
             author = f" ({control.author})"

@@ -44,7 +44,7 @@ class HeldView(BaseModel):
     # project), or null: it may go on
     action: str | None
     reason: str  # as it was given; empty without one
-    author: str  # a person's name, where known
+    author: str  # a person's name, where known; `gateway`: it did that itself
     at: float | None  # epoch seconds of the order; null when it is unknown
     stored: bool  # false: on this gateway only, until the store works again
 
@@ -69,7 +69,7 @@ async def hold(
 ) -> FieldDict:
     """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
     StoreError."""
-    about = _about(said if action else ControlBody())
+    about = _about(said)
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
@@ -151,10 +151,7 @@ def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | Non
     handler.__name__ = f"{verb}_{kind}"
     handler.__doc__ = f"{verb.capitalize()} {what}"
     route = f"POST /api/{kind}s/{{subject}}/{verb}"
-    body = None
-    if action or yes:
-        body = ControlBody
-    OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
+    OPERATIONS.add(route, HeldView, "What holds now.", body=ControlBody, errors=(413,))(handler)
 
 
 for _kind, _what in (

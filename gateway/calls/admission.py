@@ -34,9 +34,8 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.identity import MatchKind
 from gateway.steering.sub_agents import report_of
-from gateway.stores.controls import Control, OpenQuestion
+from gateway.stores.controls import GATEWAY, Control, OpenQuestion
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.changes import GATEWAY
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 from gateway.wire.echo import OWN_ANSWER
@@ -169,7 +168,8 @@ class Admissions:
         after = None
         if control.ask_default == "stop":
             why = f"{UNANSWERED}nobody answered within {control.ask_wait_s:g} s: {asked.reason}"
-            after = structs.replace(asked, action="stop", reason=why, at=time.time())
+            said = {"reason": why, "author": GATEWAY}
+            after = structs.replace(asked, action="stop", at=time.time(), **said)
         stores = self._runtime.opened.stores
         try:
             if stores.controls is not None:
@@ -194,6 +194,7 @@ class Admissions:
             tenant=decision.conversation.tenant,
             action="ask",
             reason=why,
+            author=GATEWAY,
             at=time.time(),
             about=json.encode(question).decode(),
         )
@@ -230,10 +231,11 @@ class Admissions:
             await self._ask(call, decision, (why, question))
         if act.name != "end":
             return
-        control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
+        about = {"reason": why, "author": GATEWAY}
+        control = Control(subject=run, tenant=tenant, action="stop", at=time.time(), **about)
         await self._runtime.holds.hold(control)
         if (changes := self._runtime.opened.stores.changes) is not None:
-            spawn(changes.note("run", "stop", run, said={"reason": why}, author=GATEWAY))
+            spawn(changes.note("run", "stop", run, said=about))
         self._publish(control, control.action)
         self._runtime.metrics.held_calls.labels("on_trouble").inc()
         raise stop_error(control)

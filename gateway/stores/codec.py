@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 import orjson
 
+from gateway.stores.controls import Stop, held, stop_of
 from gateway.stores.learning import READER, TITLE, DecisionRow
 from gateway.stores.records import (
     CallRow,
@@ -20,15 +21,7 @@ from gateway.stores.records import (
     StepReadings,
     StepRow,
 )
-from gateway.stores.totals import (
-    HAND_OVER,
-    ExperimentRun,
-    RunRecord,
-    RunTotals,
-    Stop,
-    held,
-    stop_of,
-)
+from gateway.stores.totals import HAND_OVER, ExperimentRun, RunRecord, RunTotals
 from gateway.values import FieldDict, T, Texts, by_name
 from gateway.wire.coerce import as_json_value
 
@@ -61,14 +54,20 @@ CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
 UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
 RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped", "read_title"), "tags")
-# The newest call, which a budget may have refused, and the hold on the run or on what is above it:
-# a conversation's is not for runs that had ended before.
+# A value of the hold on a run or on what is above it: a conversation's is not for runs that had
+# ended before.
+HOLD = (
+    "(SELECT {} FROM run_controls AS h WHERE h.subject = r.id OR "
+    "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
+    "ORDER BY h.action DESC, h.at LIMIT 1)"
+)
+# The newest call, which a budget may have refused, and the hold.
 STOP_COLUMNS = (
     "(SELECT s.call FROM steps AS s WHERE s.run_pk = r.pk ORDER BY s.step_index DESC LIMIT 1)",
-    "(SELECT h.action || '\t' || CAST(round(h.at * 1000) AS BIGINT) || '\t' || h.subject "
-    "|| '\t' || h.author || '\t' || h.reason FROM run_controls AS h WHERE h.subject = r.id OR "
-    "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
-    "ORDER BY h.action DESC, h.at LIMIT 1)",
+    HOLD.format(
+        "h.action || '\t' || CAST(round(h.at * 1000) AS BIGINT) || '\t' || h.subject "
+        "|| '\t' || h.author || '\t' || h.reason"
+    ),
 )
 READ_TITLE = (
     "coalesce((SELECT o.comment FROM outcomes AS o WHERE o.run_id = r.id AND o.source = "

@@ -128,3 +128,25 @@ def test_a_wait_that_is_too_long(pair: tuple[AppServer, AppServer]) -> None:
     assert refused.headers["retry-after"] == "7"
     control(first, main_id, "stop")
     assert ask(first, MAIN, 1).json()["error"]["code"] == "run_stopped"
+
+
+def test_why_something_may_go_on_is_repeated_and_kept(pair: tuple[AppServer, AppServer]) -> None:
+    """The replies to a resume and to steering switched on have reason and author, as the audit log
+    has."""
+    first, _ = pair
+    main_id = ask(first, MAIN).headers["x-gateway-conversation-id"]
+    said = {"reason": "it was a typo", "author": "ann"}
+    for off, on in (
+        ("steering/off", "steering/on"),
+        (f"conversations/{main_id}/stop", f"conversations/{main_id}/resume"),
+    ):
+        httpx.post(f"{first.url}/api/{off}", json={}, headers=CONTROL)
+        answer = httpx.post(f"{first.url}/api/{on}", json=said, headers=CONTROL).json()
+        assert (answer["action"], answer["reason"], answer["author"]) == (None, *said.values())
+        verb = on.rpartition("/")[2]
+
+        def noted(verb: str = verb) -> list[tuple[str, str]]:
+            acts = httpx.get(f"{first.url}/api/audit", headers=CONTROL).json()["acts"]
+            return [(each["reason"], each["author"]) for each in acts if each["act"] == verb]
+
+        until(lambda: noted() == [tuple(said.values())])

@@ -39,8 +39,9 @@ from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.runtime import Runtime
+from gateway.stores.controls import GATEWAY
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.changes import GATEWAY, ChangeStore
+from gateway.stores.sql.changes import ChangeStore
 from gateway.tasks import spawn
 from gateway.values import FieldDict, Fields
 

@@ -40,11 +40,9 @@ from gateway.features.wrap.own_gateway import (
 from gateway.hooks import features
 from gateway.process.running_gateways import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.controls import Control
+from gateway.stores.controls import GATEWAY, Control, Stop
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
-from gateway.stores.sql.changes import GATEWAY
-from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line

@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from gateway.errors import BadRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
+from gateway.stores.controls import GATEWAY
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.engine import (
     Connection,
@@ -65,7 +66,6 @@ _FILTERS = {
     "until": "at < :until",
     "cursor": "(at, id) < (SELECT o.at, o.id FROM operator_changes AS o WHERE o.id = :cursor)",
 }
-GATEWAY = "gateway"  # the author of what no person did
 _RESERVED = frozenset({GATEWAY, "steering", "budget", "operator"})
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.stores import filters, usage
-from gateway.stores.codec import STOP_COLUMNS
+from gateway.stores.codec import HOLD, STOP_COLUMNS
+from gateway.stores.controls import GATEWAY
 from gateway.stores.filters import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED
 from gateway.stores.severity import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
@@ -104,14 +105,16 @@ def where(runs: RunFilter, forms: SqlForms, first: int = 0) -> tuple[str, FieldD
     return conditions(wanted, values) + unfinished + live + stopped, values
 
 
-_HELD = f"(SELECT {STOP_COLUMNS[1]} FROM conversations AS c WHERE c.pk = r.conversation_pk)"
+# As `held` tells it, by the author.
+_HELD_BY = f"""CASE WHEN h.author <> '{GATEWAY}' THEN 'operator'
+    WHEN h.reason LIKE '{ON_TROUBLE}%' THEN 'on_trouble'
+    WHEN h.reason LIKE '{UNANSWERED}%' THEN 'ask' ELSE 'operator' END"""
+_HOLDER = f"(SELECT {HOLD.format(_HELD_BY)} FROM conversations AS c WHERE c.pk = r.conversation_pk)"
 _STOPPER = f"""(CASE
     WHEN (r.id IN (SELECT subject FROM run_controls) OR r.conversation_pk IN (
         SELECT c.pk FROM run_controls AS h JOIN conversations AS c
         ON c.id = h.subject OR c.parent_id = h.subject OR c.root_id = h.subject
-    )) AND {_HELD} IS NOT NULL
-    THEN CASE WHEN {_HELD} LIKE '%\t{ON_TROUBLE}%' THEN 'on_trouble'
-        WHEN {_HELD} LIKE '%\t{UNANSWERED}%' THEN 'ask' ELSE 'operator' END
+    )) AND {_HOLDER} IS NOT NULL THEN {_HOLDER}
     WHEN r.errors = 0 THEN NULL
     WHEN {{error}} = '{BudgetExceeded.label}' THEN 'budget'
 END)"""

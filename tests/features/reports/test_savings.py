@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.features.reports.savings import Saving, savings
-from gateway.stores.totals import ExperimentRun, Stop
+from gateway.stores.controls import Stop
+from gateway.stores.totals import ExperimentRun
 from tests.features.reports.builders import a_run
 
 COSTS = st.none() | st.floats(0.001, 50)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.backends import Stores
 from gateway.errors import ON_TROUBLE
-from gateway.stores.controls import Control
+from gateway.stores.controls import GATEWAY, Control, Stop
 from gateway.stores.filters import ANY, STOPPED_BY, RunFilter
 from gateway.stores.lists import PageRequest
-from gateway.stores.totals import Stop
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT, a_call
 
@@ -35,13 +36,21 @@ async def keeps_holds_until_they_are_released(stores: Stores) -> None:
     assert not await store.release("c1")
     assert await _stopped(stores) is None
     (run,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
+    why = f"{ON_TROUBLE}loops"
     ended = Control(
-        subject=run.id, tenant=TENANT, action="stop", reason=f"{ON_TROUBLE}loops", at=START
+        subject=run.id, tenant=TENANT, action="stop", reason=why, at=START, author=GATEWAY
     )
+    for author in ("", "ann"):  # a person may write what the gateway writes
+        await store.hold(replace(ended, author=author, reason=f"\t{GATEWAY}\t{why}"))
+        assert (await _stopped(stores, "operator")) is not None
+        await store.hold(replace(ended, author=author))
+        found = await _stopped(stores, "operator")
+        assert found is not None
+        assert (found.by, found.why, found.name) == ("operator", why, author)
     await store.hold(ended)
     found = await _stopped(stores, "on_trouble")
     assert found is not None
-    assert (found.by, found.why) == ("on_trouble", "loops")
+    assert (found.by, found.why, found.name) == ("on_trouble", "loops", "")
     assert await store.release(run.id)
     assert list(await store.list_controls()) == [pause]
 
