@@ -372,4 +372,9 @@ def acts_of(
         answered = run.snapshot()
     place = dropped or (run_id(conversation_id, answered.run), answered.steps)
     answer = AfterAnswer(said=said, cut=cut, dropped=dropped is not None)
-    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
+    after = answer_interventions(answer, of_reply=of_reply)
+    for at, (step, act) in enumerate(found):
+        if act.kind == "reject" and answer.interrupted:  # one stop, of which a client tells twice
+            found[at] = step, replace(act, words=act.words or answer.words)
+            after = [each for each in after if each.kind != "interrupt"]
+    return [*found, *((place, each) for each in after)]

@@ -32,16 +32,17 @@ def brief(typed: Mapping[str, Sequence[TypedAgain]], folder: Path) -> str:
         entries=typed[project],
         wordings=WORDINGS,
         content=mask_secrets(content),
+        command="gateway history",
     )
 
 
 def _project(folder: Path) -> tuple[str, str, str]:
     """(the project in a folder, its instruction file or the one that it may get, the content)."""
-    names = [*filter(lambda name: (folder / name).is_file(), _FILES), _FILES[-1]]
-    content = b""
-    if len(names) > 1:
-        content = (folder / names[0]).read_bytes()
-    return Path(repository_of(str(folder))).name, names[0], content.decode(errors="replace")
+    project = Path(repository_of(str(folder))).name
+    for name in _FILES:
+        if (folder / name).is_file():
+            return project, name, (folder / name).read_bytes().decode(errors="replace")
+    return project, _FILES[-1], ""
 
 
 async def read_brief(

@@ -3,6 +3,7 @@
 
 import argparse
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -78,8 +79,9 @@ def _history(args: argparse.Namespace) -> int:
     readings = list(filter(wanted.takes, with_projects(with_orders(readings))))
     if args.json and not verb:
         from gateway.features.history.show import session_line
+        from gateway.features.history.summary import without_copies
 
-        for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
+        for reading in without_copies(readings):
             sys.stdout.write(session_line(reading))
         return int(problems > 0)
     if not readings:
@@ -89,6 +91,7 @@ def _history(args: argparse.Namespace) -> int:
     from gateway.features.history.typed import typed_by_project, typed_view
 
     console = _console()
+    command = shlex.join(["gateway", "history", *args.paths])
     typed = typed_by_project(readings)
     if verb:
         if not typed:
@@ -109,9 +112,9 @@ def _history(args: argparse.Namespace) -> int:
                 for entry in entries:
                     say(as_line(typed_view(project, entry)))
         else:
-            print_typed(typed, console)
+            print_typed(typed, console, command)
         return 0
-    print_screen(summarise(readings), console, typed, options=args.paths, every=args.all)
+    print_screen(summarise(readings), console, typed, command=command, every=args.all)
     if args.html:
         write_page(args.html, readings, words=args.with_words)
         console.print(f"page: {args.html}", markup=False, soft_wrap=True)
@@ -209,7 +212,7 @@ async def _keep_all(
         with progress_bar(err) as bar:
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.
-            for each in sorted(found, key=_changed_at):
+            for each in sorted(found, key=lambda each: each.changed):
                 await _keep_file(keeper, each, takes, problems=problems)
                 bar.advance(task)
             runs = keeper.counts.runs
@@ -225,13 +228,6 @@ async def _keep_all(
     if problems and not keeper.counts.kept + keeper.counts.known:
         return 1
     return 0
-
-
-def _changed_at(found: Found) -> float:
-    try:
-        return found.path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: list[str]) -> None:

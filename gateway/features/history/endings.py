@@ -60,7 +60,7 @@ def _how(session: Session, answer: int, message: Fields) -> str:
     if session.human:
         last = session.human[-1]
     if last is not None and last.position >= answer and last.kind in ("interrupt", "reject"):
-        return {"interrupt": "interrupted", "reject": "rejected"}[last.kind]
+        return f"{last.kind}ed"
     if answer < 0 or (last is not None and last.position > answer and last.kind == "message"):
         return "unanswered"
     content = read_content(message.get("content"))

@@ -29,6 +29,11 @@ class Found(Value):
         """Its size in bytes, 0 if it has gone."""
         return _stat(self.path)[0]
 
+    @property
+    def changed(self) -> float:
+        """Time of its last change in seconds of the epoch, 0 if it has gone."""
+        return _stat(self.path)[1]
+
     def sessions(self, log: LogFile) -> Iterator[Session]:
         """The sessions of the file; the first has its lines and what was not read of them. Raises
         ConfigError: the file cannot be read."""
@@ -50,7 +55,7 @@ def at_home(home: Path) -> list[Found]:
         for path in chain(*map(home.glob, each.homes)):
             if path.is_file():
                 found.setdefault(path, Found(path=path, format=each))
-    return sorted(found.values(), key=lambda each: _stat(each.path)[1], reverse=True)
+    return sorted(found.values(), key=lambda each: each.changed, reverse=True)
 
 
 def named(paths: Iterable[Path]) -> list[Found]:

@@ -40,7 +40,7 @@ def write_page(file: Path, readings: Sequence[SessionReading], *, words: bool) -
 
 def page(readings: Sequence[SessionReading], *, words: bool) -> str:
     """The page about sessions, as HTML."""
-    summary = summarise(readings if words else map(without_words, readings))
+    summary = summarise(readings if words else list(map(without_words, readings)))
     limit = limit_of(summary)
     parts = rows_of_sums(summary, _ROWS)
     lines = {

@@ -35,7 +35,7 @@ def repository_of(folder: str) -> str:
     folder itself."""
     if found := _WORKTREE.fullmatch(folder):
         return found[found.lastindex or 0]
-    return folder.rstrip("/\\")
+    return folder.rstrip("/\\") or folder
 
 
 def with_projects(readings: Sequence[SessionReading]) -> list[SessionReading]:
@@ -58,7 +58,7 @@ def with_projects(readings: Sequence[SessionReading]) -> list[SessionReading]:
 
 def _last(path: str) -> str:
     """The last part of a path or of a repository's name."""
-    return re.split(r"[/\\]", path)[-1]
+    return re.split(r"[/\\]", path)[-1] or path
 
 
 def _by_digest(folders: Iterable[str]) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
 
     def plus(self, other: "Tokens") -> "Tokens":
         """The sum of both."""
-        return Tokens(*(a + b for a, b in zip(self, other, strict=True)))
+        return Tokens(*map(sum, zip(self, other, strict=True)))
 
 
 class CallCost(Struct, frozen=True, array_like=True):

@@ -336,18 +336,19 @@ def read_file(found: Found, policy: Policy) -> FileReadings:
     if found.format is None:
         return FileReadings(path=path, problem=found.problem)
     log = found.open()
+    problem = ""
     try:
         sessions = tuple(read_session(each, policy, path) for each in found.sessions(log))
+        if not sessions:
+            for line, reason in log.unread[:1]:
+                problem = f"{path}:{line}: {reason}; no session in this file"
+        return FileReadings(path=path, sessions=sessions, problem=problem)
     except ConfigError as exc:
-        return FileReadings(path=path, problem=str(exc))
+        problem = str(exc)
     except Exception as exc:
         # An agent's next version can break any expectation; the other files are still read.
-        fault = f"{path}:{log.seen}: the {found.format.name} reader failed: {exc!r}"
-        return FileReadings(path=path, problem=fault)
-    if not sessions and log.unread:
-        line, reason = log.unread[0]
-        return FileReadings(path=path, problem=f"{path}:{line}: {reason}; no session in this file")
-    return FileReadings(path=path, sessions=sessions)
+        problem = f"{path}:{log.seen}: the {found.format.name} reader failed: {exc!r}"
+    return FileReadings(path=path, problem=problem)
 
 
 def read_all(

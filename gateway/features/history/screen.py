@@ -11,7 +11,6 @@ from rich.text import Text
 
 from gateway.features.history.session import AWAY_S
 from gateway.features.history.summary import (
-    ID_CHARACTERS,
     Row,
     Summary,
     largest,
@@ -34,11 +33,11 @@ def print_screen(
     console: Console,
     typed: Mapping[str, Sequence[TypedAgain]],
     *,
-    options: Sequence[str] = (),
+    command: str = "gateway history",
     every: bool = False,
 ) -> None:
-    """Print the summary. `typed`: in several sessions, by project. `options`: those of this call
-    that a command to read more needs. `every`: with all rows of all lists."""
+    """Print the summary. `typed`: in several sessions, by project. `command`: that of this call,
+    for commands to read more. `every`: with all rows of all lists."""
     print_text(
         console,
         "screen.txt",
@@ -51,13 +50,13 @@ def print_screen(
         projects=_ALL if every else _PROJECTS,
         wordings=1,
         width=console.width,
-        command=shlex.join(["gateway", "history", *options]),
+        command=command,
     )
 
 
-def print_typed(typed: Mapping[str, Sequence[TypedAgain]], console: Console) -> None:
-    """Print what was typed in several sessions, by project."""
-    print_text(console, "typed.txt", typed=typed, wordings=WORDINGS)
+def print_typed(typed: Mapping[str, Sequence[TypedAgain]], console: Console, command: str) -> None:
+    """Print what was typed in several sessions, by project. `command`: as for `print_screen`."""
+    print_text(console, "typed.txt", typed=typed, wordings=WORDINGS, command=command)
 
 
 def print_text(console: Console, template: str, **values: Any) -> None:
@@ -69,7 +68,7 @@ def print_text(console: Console, template: str, **values: Any) -> None:
 
 def text_of(template: str, **values: Any) -> str:
     """A text or a page of this package."""
-    shared = {"day_of": day_of, "short_id": short_id, "away_s": AWAY_S}
+    shared = {"day_of": day_of, "quoted": shlex.quote, "away_s": AWAY_S}
     return rendered(__package__, template, shared | values)
 
 
@@ -88,13 +87,6 @@ def rows_of_sums(summary: Summary, most: int) -> Sequence[tuple[str, Sequence[Ro
             title = f"hours, {'/'.join(dict.fromkeys(time.tzname))}"
         found.append((title, rows))
     return found
-
-
-def short_id(session_id: str) -> str:
-    """The beginning of an id, long enough to be typed; a sub-agent's is kept whole."""
-    if "/" in session_id:
-        return session_id
-    return session_id[:ID_CHARACTERS]
 
 
 def day_of(moment: float | None, *, year: bool = False) -> str:

@@ -282,14 +282,20 @@ def joined(*texts: object, by: str = "\n") -> str:
     return by.join(text for text in texts if isinstance(text, str) and text)
 
 
+_LATEST = 4_102_444_800.0  # seconds of the epoch at the start of 2100; a later time is none
+
+
 def epoch(value: object) -> float | None:
-    """A time stamp as seconds of the epoch: ISO 8601, or a number of seconds or milliseconds."""
-    number = as_number(value, None)
-    if number is not None:
-        if number > 1e11:
-            return number / 1000
-        return number
-    try:
-        return datetime.fromisoformat(as_text(value, "")).timestamp()
-    except ValueError:
-        return None
+    """A time stamp as seconds of the epoch: ISO 8601, or a number of seconds or milliseconds; None
+    for one before 1970 or from 2100 on."""
+    moment = as_number(value, 0.0)
+    if moment > 1e11:
+        moment /= 1000
+    elif isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value).timestamp()
+        except ValueError:
+            return None
+    if 0 < moment < _LATEST:
+        return moment
+    return None

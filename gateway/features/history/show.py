@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import orjson
 from msgspec.structs import asdict
@@ -22,23 +23,26 @@ from gateway.values import FieldDict
 
 
 def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
-    """The session whose id begins with `name`, and its file; files named like it are read first.
+    """The session whose id is `name` or, alone, begins with it, and its file: of copies the one
+    that has most. Files with the id in their paths are read first, others if none of them has it.
     Raises ConfigError: no session has this id, or several have."""
-    ordered = sorted(found, key=lambda each: name.partition("/")[0] not in each.path.name)
-    for each in ordered:
-        if each.format is None:
+    stem = name.partition("/")[0]
+    fitting: dict[str, tuple[Session, str]] = {}
+    for each in sorted(found, key=lambda each: stem not in str(each.path)):
+        path = str(each.path)
+        if each.format is None or (fitting and stem not in path):
             continue
-        try:
-            sessions = [s for s in each.sessions(each.open()) if s.id.startswith(name)]
-        except ConfigError:
-            continue
-        exact = [s for s in sessions if s.id == name or not s.parent]
-        if len(exact or sessions) > 1:
-            ids = ", ".join(s.id for s in sessions[:5])
-            raise ConfigError(f"history: {name!r} is the beginning of several ids: {ids}")
-        if sessions:
-            return (exact or sessions)[0], str(each.path)
-    raise ConfigError(f"history: no session has an id that begins with {name!r}")
+        with suppress(ConfigError):
+            for session in each.sessions(each.open()):
+                known, _ = fitting.get(session.id, (session, path))
+                if session.id.startswith(name) and len(known.calls) <= len(session.calls):
+                    fitting[session.id] = session, path
+    roots = [each for each, (session, _) in fitting.items() if not session.parent]
+    ids = fitting.keys() & {name} or roots or fitting
+    if len(ids) != 1:
+        several = ", ".join(list(ids)[:5]) or "none"
+        raise ConfigError(f"history: sessions whose ids begin with {name!r}: {several}")
+    return fitting[min(ids)]
 
 
 def steps_asked(text: str) -> range:
@@ -57,14 +61,14 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
     asked = steps_asked(wanted)
     reading = read_session(session, policy, path)
     outcomes, _ = outcomes_of(session, policy)
-    steps = extract(session.messages)
-    if not any(step.index in asked for step in steps):
-        raise ConfigError(f"--steps: the session has the steps 0 to {len(steps) - 1}")
+    steps = [step for step in extract(session.messages) if step.index in asked]
+    if reading.steps and not steps:
+        raise ConfigError(f"--steps: the session has the steps 0 to {reading.steps - 1}")
     print_text(
         console,
         "show.txt",
         reading=reading,
-        steps=[step for step in steps if step.index in asked],
+        steps=steps,
         outcomes={outcome.step.index: outcome for outcome in outcomes},
         call_line=call_line,
         visible=visible,

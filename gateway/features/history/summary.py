@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -121,26 +122,20 @@ _KINDS = ("project", "session", "sub-agent", "model", "hours", "week")
 NIGHT = (22, 6)  # from and to this hour, by the clock of this machine
 
 
-def summarise(readings: Iterable[SessionReading]) -> Summary:
-    """The summary of sessions as `with_orders` gives them. A call that several files hold a copy
-    of counts once, in the session that began first."""
+def summarise(readings: Sequence[SessionReading]) -> Summary:
+    """The summary of sessions as `with_orders` gives them, each without what is a copy."""
     summary = Summary(parts={kind: {} for kind in _KINDS})
-    ordered = sorted(readings, key=lambda r: (r.started or 0.0, r.id))
+    ordered = without_copies(readings)
+    summary.read.copies = len(readings) - len(ordered)
     parents = {reading.id: reading.parent for reading in ordered}
     names = names_of(ordered)
-    seen: set[str] = set()
     for reading in ordered:
         root = root_of(reading, parents)
         summary.titles.setdefault(root, root[:ID_CHARACTERS])
-        agent = names.get(reading.id, "")
-        fresh = _add_calls(summary, reading, seen, root=root, agent=agent)
-        if reading.calls and not fresh:
-            summary.read.copies += 1
-            continue
-        reading = _without_copy(reading, min(fresh, default=0))
+        _add_calls(summary, reading, root=root, agent=names.get(reading.id, ""))
         summary.titles[reading.id] = reading.title or reading.id[:ID_CHARACTERS]
         _add_session(summary, reading)
-        _add_facts(summary, reading, fresh)
+        _add_facts(summary, reading)
         summary.acts.alarmed += bool(reading.alarms)
         summary.acts.alarms.update(alarm.label for alarm in reading.alarms)
         places = sorted(reading.places, key=lambda place: place.step)
@@ -152,28 +147,37 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
     return summary
 
 
-def _without_copy(reading: SessionReading, first: int) -> SessionReading:
-    """A session without what happened before its step `first`, the first one of its own."""
-    return replace(
-        reading,
-        human=tuple(turn for turn in reading.human if turn.step >= first - 1),
-        alarms=tuple(alarm for alarm in reading.alarms if alarm.step >= first),
-        places=tuple(place for place in reading.places if place.step >= first),
-    )
+def without_copies(readings: Iterable[SessionReading]) -> list[SessionReading]:
+    """Returns the sessions, the oldest first, without the calls that an earlier one has, and
+    without what happened before the first call of its own; one that has none is left out."""
+    seen: set[str] = set()
+    found = []
+    for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id, -len(r.calls))):
+        calls = [call for call in reading.calls if not call.key or call.key not in seen]
+        seen.update(call.key for call in calls)
+        if calls or not reading.calls:
+            first = min([call.step for call in calls], default=0)
+            course = replace(reading.course, losses=_from(first, reading.course.losses))
+            own = replace(
+                reading,
+                calls=tuple(calls),
+                human=_from(first - 1, reading.human),
+                alarms=_from(first, reading.alarms),
+                places=_from(first, reading.places),
+                course=course,
+            )
+            found.append(own)
+    return found
 
 
-def _add_calls(
-    summary: Summary, reading: SessionReading, seen: set[str], *, root: str, agent: str
-) -> set[int]:
-    """Add the calls that no earlier session had; their steps."""
-    fresh = set()
+def _from(step: int, parts: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(part for part in parts if part.step >= step)
+
+
+def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: str) -> None:
+    """Add the calls of a session to the sums."""
     spent = defaultdict[tuple[str, str], float](float)
     for call in reading.calls:
-        if call.key:
-            if call.key in seen:
-                continue
-            seen.add(call.key)
-        fresh.add(call.step)
         at = call.at if call.at is not None else reading.started
         names = {
             "project": reading.place,
@@ -196,14 +200,11 @@ def _add_calls(
             spent[place] += own.usd
             own.dearest = spent[place]
             summary.parts[kind].setdefault(name, SessionSums()).add(own)
-    return fresh
 
 
-def _add_facts(summary: Summary, reading: SessionReading, fresh: set[int]) -> None:
+def _add_facts(summary: Summary, reading: SessionReading) -> None:
     """Add what was paid again, the time, and the end of a session."""
     for loss in reading.course.losses:
-        if loss.step not in fresh:
-            continue
         again = summary.lost.causes.setdefault(loss.cause, Again())
         again.times += 1
         again.tokens += loss.tokens

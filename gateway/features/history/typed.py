@@ -95,8 +95,9 @@ def typed_alike(typed: Mapping[str, Sequence[TypedAgain]]) -> dict[str, list[Typ
     found = {}
     for place, entries in typed.items():
         alike = [each if each.contradict else each.alike for each in entries]
-        found[place] = [each for each in alike if each.contradict or each.sessions > 1]
-    return {place: entries for place, entries in found.items() if entries}
+        if again := [each for each in alike if each.contradict or each.sessions > 1]:
+            found[place] = again
+    return found
 
 
 def typed_view(project: str, entry: TypedAgain) -> FieldDict:

@@ -154,8 +154,9 @@ async def compare(
 
 async def compare_acts(
     session: Session, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
-) -> list[str]:
-    """Compare what the person did, as kept from a log and read live; its kinds in the log."""
+) -> list[tuple[str, str]]:
+    """Compare what the person did, as kept from a log and read live; its kinds and words in the
+    log."""
     upstream.default = replies(session)
     server = await asyncio.to_thread(gateway_server, {"steering": {"mode": "shadow"}})
     await play(server, session)
@@ -167,13 +168,21 @@ async def compare_acts(
         await stores.close()
     kept = await acts_stored(server, "imported")
     assert sorted(kept, key=repr) == sorted(await acts_stored(server, "shadow"), key=repr)
-    return [act.kind for _, _, act in kept]
+    return [(act.kind, act.words) for _, _, act in kept]
 
 
+@pytest.mark.parametrize(
+    ("said_beside", "words"),
+    [(" The user said:\nask me first", "ask me first"), ("", "Use the script.")],
+)
 async def test_what_a_person_did_agrees_with_live(
-    gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+    said_beside: str,
+    words: str,
+    gateway_server: Callable[..., AppServer],
+    upstream: ScriptedUpstream,
 ) -> None:
-    """The same acts at the same steps, whether the session is played or its log is kept."""
+    """The same acts at the same steps, whether the session is played or its log is kept. What a
+    client writes of the stop after a rejected call is the rejection, whose words may follow it."""
     session = Session(id="5f1c0b0e-7d0c-4c55-9a58-2f6a4a4f0b11", agent="claude-code")
 
     def said(role: str, *blocks: dict[str, Any]) -> None:
@@ -190,7 +199,7 @@ async def test_what_a_person_did_agrees_with_live(
     def result(id: str, words: str) -> dict[str, Any]:
         return {"type": "tool_result", "tool_use_id": id, "content": words}
 
-    refused = "The user doesn't want to proceed with this tool use. The user said:\nask me first"
+    refused = f"The user doesn't want to proceed with this tool use.{said_beside}"
     stopped = "[Request interrupted by user for tool use]"
     said("user", text("Build the report."))
     said("assistant", use("toolu_1"))
@@ -205,7 +214,7 @@ async def test_what_a_person_did_agrees_with_live(
     said("user", text("Great, thanks. Now write the manual."))
     said("assistant", text("Written."))
     found = await compare_acts(session, gateway_server, upstream)
-    assert sorted(found) == ["interrupt", "reject"]
+    assert found == [("reject", words)]
 
 
 @pytest.mark.nightly

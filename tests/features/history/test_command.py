@@ -38,7 +38,7 @@ def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys
     assert "You typed 3 messages, interrupted 1 time and rejected 0 calls." in out
     assert "failed in the same way" in out
     assert '2. shop, Feb 2: you interrupted: "stop, the fixture is wrong' in out
-    assert "gateway history show 00000000 --steps 6-11" in out
+    assert "show 00000000-0000-0000-0000-000000000001 --steps 6-11" in out
     assert len(out.split()) < 280
 
 
@@ -128,7 +128,7 @@ def refusal(words: list[str], home: Path, capsys: Capture) -> str:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["show", "ffff"], "no session has an id that begins with 'ffff'"),
+        (["show", "ffff"], "sessions whose ids begin with 'ffff': none"),
         (["show", "00000000", "--steps", "x"], "--steps: 'x' is not a range"),
         (["show", "00000000", "--steps", "40"], "the session has the steps 0 to 11"),
     ],

@@ -41,7 +41,7 @@ def codex(home: Path, name: str, folder: str, remote: str = "") -> None:
     meta: dict[str, Any] = {"id": name, "cwd": folder, "cli_version": "0.142.1", "source": "cli"}
     if remote:
         meta["git"] = {"branch": "main", "repository_url": remote}
-    parts = [{"type": "output_text", "text": "Done."}]
+    parts = [{"type": "output_text", "text": f"Done: {name}."}]
     answer = {"type": "message", "role": "assistant", "content": parts}
     kinds = {"session_meta": meta, "response_item": answer}
     path = home / f".codex/sessions/2026/02/02/rollout-{name}.jsonl"

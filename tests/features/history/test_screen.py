@@ -302,7 +302,7 @@ def test_every_list_that_is_cut_says_how_many_more(home: Path, capsys: Capture) 
     assert "3 earlier 15 36" in out
     assert "2026-02-02 13" not in out
     assert "15 more" in out
-    assert "2 more: gateway history --all" in out
+    assert "2 more with --all" in out
     out = screen(capsys, "--all")
     assert "2026-02-02 13" in out
     assert " more" not in out

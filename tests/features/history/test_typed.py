@@ -53,8 +53,9 @@ def test_what_was_typed_again_is_listed_in_its_own_words(home: Path, capsys: Cap
     out = printed(capsys, "typed")
     assert "typed in several sessions of shop; they need not mean the same:" in out
     assert "1. draft, pr: 2 sentences in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
-    assert '"and again no draft PR please" (Feb 4: show 00000000 --steps 0)' in out
-    assert '"never open draft PRs, i review real ones." (Feb 3: show 00000000 --steps 0)' in out
+    assert '"and again no draft PR please" (Feb 4) gateway history show 0000' in out
+    assert '"never open draft PRs, i review real ones." (Feb 3) gateway history show' in out
+    assert f"gateway history show {Log(1).id} --steps 0" in out
     assert "header" not in out
     assert "footer" not in out
 

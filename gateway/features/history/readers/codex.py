@@ -54,6 +54,7 @@ _EVENTS = re.compile(
 _FOLDER = re.compile(r"(?:<cwd>|Current working directory: )([^<\n]{1,4096})")
 # Address of a repository, around its owner and name.
 _REMOTE = re.compile(r"^(?:[\w+]+://[^/]*/|[^/:]*:)?(.+?)(?:\.git)?/*$")
+_NUMBERED = re.compile(r".*[\W_]\d{1,4}$")  # names such as `bash:0` are the same in all sessions
 _COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
 
 
@@ -232,7 +233,7 @@ class _Rollout:
     def _reply(self, item: Fields, at: float | None) -> FieldDict:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
-        key = own_id(item.get("id"), item.get("call_id"))
+        key = _NUMBERED.sub("", own_id(item.get("id"), item.get("call_id")))
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
             session.took("model", at)
             call = session.calls[-1]

@@ -117,7 +117,7 @@ class _Chat:
         for name, message in self._messages.items():
             at = self.session.at(message.get("timestamp"))
             if message.get("type") in _ANSWERS:
-                self._answer(name, message, at)
+                self._answer(message, at)
             elif message.get("type") == "user":
                 self._user(name, message, at)
             else:
@@ -137,7 +137,7 @@ class _Chat:
             typed = parts_text(message.get("displayContent")) or text
             session.user(text, typed, at)
 
-    def _answer(self, name: str, message: Fields, at: float | None) -> None:
+    def _answer(self, message: Fields, at: float | None) -> None:
         session = self.session
         tokens = mapping_at(message, "tokens")
         model = text_at(message, "model")
@@ -154,7 +154,14 @@ class _Chat:
         if is_rest and last.get("role") == "assistant" and "tool_calls" not in last:
             reply = last  # a notice of the program came between an answer and its calls
         else:
-            reply = session.reply(text, thought, model=model, usage=_usage(tokens), at=at, key=name)
+            reply = session.reply(
+                text,
+                thought,
+                model=model,
+                usage=_usage(tokens),
+                at=at,
+                key=own_id(message.get("id")),
+            )
         for each in calls:
             self._call(reply, each)
 

@@ -94,6 +94,31 @@ def test_the_reader_adds_a_line_with_its_words_and_day(
 
 
 @pytest.mark.parametrize(
+    ("before", "between"),
+    [
+        ("# Shop\n\n## Rules\n\n- Use tabs.\n", ""),
+        ("# Shop\r\n\r\n## Rules\r\n\r\n- Use tabs.", "\r\n"),
+        ("## Rules\n\n- Use tabs.\n\n### Tests\n\n- One each.\n", ""),
+        ("## Rules\n\n- Use tabs.\n\n## Style\n\nShort.\n", "\n## Rules\n\n"),
+        ("## Rules of the house\n", "\n## Rules\n\n"),
+    ],
+)
+def test_lines_are_added_under_the_heading_that_stands(
+    before: str, between: str, shop: Path, upstream: ScriptedUpstream, capsys: Capture
+) -> None:
+    """Where it is the last one; below another chapter it is written again."""
+    upstream.default = line(TYPED, "Never open draft PRs.")
+    (shop / "CLAUDE.md").write_bytes(before.encode())
+    assert main(["history", "brief", "--write"]) == 0
+    written = (shop / "CLAUDE.md").read_bytes().decode()
+    assert written.startswith(f"{before}{between}- Never open draft PRs. <!-- typed")
+    (shop / "CLAUDE.md").write_bytes(before.encode())
+    diff = capsys.readouterr().out.encode()
+    subprocess.run(["patch", "-p1", "--binary"], input=diff, check=True, timeout=60)
+    assert (shop / "CLAUDE.md").read_bytes().decode() == written
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "Open draft PRs.",
