@@ -117,8 +117,8 @@ class RealtimeEndpoint:
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant
             exchange.request.key = principal.key
-            asked = exchange.request.path
-            seat = services.table.seats.of(raw_path_of(scope), headers, asked)
+            seats = services.table.seats
+            seat = seats.of(raw_path_of(scope), headers, exchange.request.path)
             call = UpstreamCall(
                 method="GET",
                 path=self.path if seat is None else seat.path,

@@ -16,24 +16,31 @@ from gateway.errors import Forbidden, NotFound
 from gateway.values import Texts, Value
 from gateway.wire.headers import RawHeaders, header
 
+
+def _any_of(forms: Texts) -> str:
+    """The form of what fits one of these, by the name of its group."""
+    return "|".join(f"(?P<{name}>{form})" for name, form in forms.items())
+
+
 _TABLE = read_toml(__package__, "seats.toml")
-_PATHS, _HOSTS = ([(re.compile(form), api) for form, api in _TABLE[n]] for n in ("paths", "hosts"))
-_AT = "/at/"  # before the name of a host, and what is before the API's version there
-_PLACE = re.compile("/at/([^/]+(?:/(?:openai|anthropic)(?=/v1/))?)")
+_PATHS = re.compile(_any_of(_TABLE["paths"]))
+# The whole name of a host, and what is before the API's version there.
+_PLACE = re.compile(f"/at/(?:{_any_of(_TABLE['hosts'])})(?=/)")
 _FOR_REGION = re.compile(_TABLE["region"])
 _MODEL = re.compile(
     r"\A(?:(?!/model/).)*+/model/(.+)/(?:invoke|converse|count)"
     r"|(?:odels|/openai/deployments)/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)"
 )
 _ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
-PATHS = tuple(f"/{first}{{path:path}}" for first in _TABLE["routes"])
+PATHS: list[str] = _TABLE["routes"]
 
 # Of requests whose path and headers need no look: the clients of no seat send them.
 _UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
 
 _ACCOUNT = b"chatgpt-account-id"
 _LOCATION = re.compile(r"/locations/([a-z0-9-]{1,40})/")
-_CODEX = "/codex"  # where ChatGPT's backend has what `/v1` is at OpenAI's
+# What ChatGPT's backend has as `/codex`: `/v1` of OpenAI's, which some clients leave out.
+_AT_OPENAI = re.compile(r"\A(?:/v1|(?!/backend-api))")
 
 
 class Seat(Value):
@@ -60,41 +67,31 @@ class Seats:
 
     def __init__(self, upstream: UpstreamSettings, env: Texts):
         self._region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
-        bases = {
-            "chatgpt": upstream.chatgpt_api_base,
-            "copilot": upstream.copilot_api_base,
-            "code_assist": upstream.code_assist_api_base,
-            "google": upstream.gemini_api_base,
-            "vertex": upstream.vertex_api_base or "",
-            "bedrock": upstream.bedrock_api_base or "",
-            "azure": "",
-        }
-        self._bases = {api: base.rstrip("/") for api, base in bases.items()}
+        bases = {api: getattr(upstream, f"{api}_api_base", None) for api in _TABLE["paths"]}
+        bases["google"] = upstream.gemini_api_base
+        self._bases = {api: (base or "").rstrip("/") for api, base in bases.items()}
 
     def of(self, path: str, headers: RawHeaders, asked: str = "") -> Seat | None:
         """The seat of a request, `path` as the client sent it; None for OpenAI's and Anthropic's
         APIs. `asked`: the path with the host that the client named, if any. Raises: as `_named`;
         NotFound: a path of Azure's without the host."""
-        if asked[:4] == _AT:
+        if asked[:4] == "/at/":
             return self._named(asked, path)
         if path in _UNSEATED:
             return None
-        plain = _plain(path)
-        api = next((api for form, api in _PATHS if form.match(plain)), "")
-        if not api and "%2" in path:  # a route is found with slashes that are encoded, too
-            api = next((api for form, api in _PATHS if form.match(unquote(path))), "")
-        if not api and any(name == _ACCOUNT for name, _ in headers):
+        found = _PATHS.match(_plain(path))
+        if found is None and "%2" in path:  # a route is found with slashes that are encoded, too
+            found = _PATHS.match(unquote(path))
+        if found is not None:
+            api = str(found.lastgroup)
+        elif any(name == _ACCOUNT for name, _ in headers):
             api = "chatgpt"
-        if not api:
+        else:
             return None
         base = self._bases[api]
         match api:
             case "chatgpt":
-                own = path.removeprefix("/backend-api")
-                if own != path:
-                    path = own
-                else:
-                    path = _CODEX + path.removeprefix("/v1")
+                path = _AT_OPENAI.sub("/codex", path).removeprefix("/backend-api")
             case "copilot":
                 path = path.removeprefix("/copilot")
             case "vertex":
@@ -109,16 +106,15 @@ class Seats:
         """The seat at a host that the client named. Raises: Forbidden: it is no host of a family,
         or the operator has set the base of its API."""
         found = _PLACE.match(asked.lower())
-        place = found and found[1]
-        host = str(place).partition("/")[0]
-        api = next((api for form, api in _HOSTS if form.fullmatch(host)), "")
-        if not api:
-            raise Forbidden(f"/at/{host}: this is no host of Azure, Amazon Bedrock or Vertex AI")
+        if found is None:
+            raise Forbidden(
+                f"{asked[:90]}: /at/ names no host of Azure, Amazon Bedrock or Vertex AI"
+            )
+        api = str(found.lastgroup)
         if self._bases[api]:
-            raise Forbidden(f"/at/{host}: default_upstream.{api}_api_base is set, for all requests")
-        base = f"https://{place}"
-        if api != "vertex" and path.startswith("/v1/"):
-            base += "/v1"
+            raise Forbidden(f"{found[0]}: default_upstream.{api}_api_base is set, for all requests")
+        base = f"https://{found[0][4:]}"
+        if base.endswith("/v1"):
             path = path.removeprefix("/v1")
         return Seat(api=api, base=httpx.URL(base), path=path)
 
@@ -138,8 +134,6 @@ def _plain(path: str) -> str:
 
 def _vertex_host(path: str) -> str:
     """The host of the location in a path. Source: Vertex AI's reference, "Service endpoint"."""
-    found = _LOCATION.search(path)
-    place = found[1] if found else "global"
-    if place in ("us", "eu"):
-        return f"https://aiplatform.{place}.rep.googleapis.com"
-    return f"https://{'' if place == 'global' else f'{place}-'}aiplatform.googleapis.com"
+    place = _LOCATION.findall(f"{path}/locations/global/")[0]
+    name = _TABLE["vertex"].get(place, f"{place}-aiplatform")
+    return f"https://{name}.googleapis.com"

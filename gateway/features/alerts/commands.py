@@ -41,7 +41,7 @@ async def _test_alerts(args: Namespace) -> int:
     )
     failed = 0
     for sink in sinks:
-        error = await send_alerts(sink, [alert], settings.of(AlertSettings))
+        error, _ = await send_alerts(sink, [alert], settings.of(AlertSettings))
         failed += bool(error)
         result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
         answer(args, result, f"{sink.name}: {error or 'sent'}")

@@ -194,19 +194,24 @@ class AlertOutbox:
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
         groups: dict[str, list[QueuedAlert]] = {}
         for delivery in fresh:
-            apart = sink.by_mail and not in_digest(delivery.alert, settings)
+            # Nobody hears of a message that is changed, and a question is for a person.
+            changed = sink.edits and delivery.alert.rule != "approval_asked"
+            apart = (sink.by_mail or changed) and not in_digest(delivery.alert, settings)
             groups.setdefault(delivery.alert.thread if apart else "", []).append(delivery)
         settled = [_settled(d) for d in batch if d not in fresh]
-        for group in groups.values():
+        for thread, group in groups.items():
             alerts = [await self._with_links(d.alert, settings.base_url) for d in group]
-            error = await send_alerts(sink, alerts, settings)
+            changed_id = thread and max(d.message for d in group)  # the newest: Discord's numbers
+            error, message = await send_alerts(sink, alerts, settings, changed_id)
             result = "failed" if error else "sent"
-            self.metrics.sent.labels(sink.name, result).inc(len(group))
+            self.metrics.sent.labels(sink.name, result).inc(sum(not d.message for d in group))
             if error:
                 self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(group))
             else:
                 self._sent.update((d.alert.id, d.sink) for d in group)
-            settled += [self._after(d, error, now, limits=settings) for d in group]
+            for each in group:
+                end = self._after(each, error, now, limits=settings)
+                settled.append(replace(end, message=thread and message))
         return settled
 
     async def _with_links(self, alert: AlertRecord, base_url: str | None) -> AlertRecord:

@@ -40,6 +40,7 @@ class QueuedAlert(Value):
     alert: AlertRecord  # as it is sent
     sink: str  # name of the receiver in the config
     attempts: int = 0  # those that have failed so far
+    message: str = ""  # the receiver's id of the message that says it already; "" for none
 
 
 class DeliveryState(Value):
@@ -68,3 +69,4 @@ class Settled(Value):
     done: bool  # sent or given up; else it is tried again
     next_at: float  # epoch seconds of the next attempt, where it is tried again
     error: str = ""  # why it failed; "" when it did not
+    message: str = ""  # the receiver's id of the message that has it, where that can be changed

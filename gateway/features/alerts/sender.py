@@ -6,6 +6,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from html import escape
@@ -23,15 +24,18 @@ from gateway.values import FieldDict, Texts
 
 SIGNATURE_HEADER = "x-gateway-signature"
 _DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
+_ANSWER_BYTES = 65_536
 _TASK_CHARS = 120
 _MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> FieldDict:
     """An alert as plain values."""
-    about = ("id", "rule", "severity_word", "severity", "title", "tenant", "facts", "raised_at")
-    names = (*about, "thread", "update_of")
-    return {**{name: getattr(alert, name) for name in names}, "link": _link(alert, base_url)}
+    about = "id rule severity_word severity title tenant facts raised_at thread update_of"
+    return {
+        **{name: getattr(alert, name) for name in about.split()},
+        "link": _link(alert, base_url),
+    }
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
@@ -46,9 +50,9 @@ def _link(alert: AlertRecord, base_url: str | None) -> str | None:
 
 def _line(alert: AlertRecord) -> str:
     task = str(alert.facts.get("task") or "")
-    words = [f"{_MARKS[alert.severity]} {one_line(alert.title, 300)}"]
+    title = f"{_MARKS[alert.severity]} {one_line(alert.title, 300)}"
     if task:
-        words.append(f"“{one_line(task, _TASK_CHARS)}”")
+        title += f" “{one_line(task, _TASK_CHARS)}”"
     names = ("session_id", "run_id", "agent", "model", "deployment")
     about = [
         f"{name} {one_line(str(alert.facts[name]), 60)}" for name in names if name in alert.facts
@@ -57,7 +61,7 @@ def _line(alert: AlertRecord) -> str:
         about.append(f"tenant {one_line(alert.tenant, 40)}")
     about.append(iso(alert.raised_at))
     more = "".join(f"\n{one_line(line, 300)}" for line in alert.facts.get("lines", ()))
-    return f"{' '.join(words)} ({', '.join(about)}){more}"
+    return f"{title} ({', '.join(about)}){more}"
 
 
 def _lines(
@@ -89,7 +93,7 @@ def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
 def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> FieldDict:
     text = _lines(alerts, base_url, " <{}>")
     if len(text) > _DISCORD_CHARS:
-        text = text[: _DISCORD_CHARS - 1] + "…"
+        text = "…" + text[1 - _DISCORD_CHARS :]  # the newest stand last
     return {"content": text, "allowed_mentions": {"parse": []}}
 
 
@@ -129,21 +133,30 @@ async def _by_apprise(url: str, message: Texts, timeout_s: float) -> str:
 
 
 async def send_alerts(
-    sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
-) -> str:
-    """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
+    sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings, message_id: str = ""
+) -> tuple[str, str]:
+    """Send `alerts` to `sink`, or change a message there to say them. Returns the error, or an
+    empty text, and the message's id, where it can be changed. Takes `timeout_s` at most."""
     message = KINDS[sink.kind](alerts, settings.base_url)
+    url = str(sink.url)
     if sink.kind == "apprise":
-        url = str(sink.url)
         thread = alerts[0].thread
         if sink.by_mail and thread:
             # Readers of mail show as one what has one subject and refers to the same message.
             message["title"] = one_line(f"Alert: {thread}", 120)
             joint = "&" if "?" in url else "?"
             url += f"{joint}+References={quote(f'<{alerts[0].opener}@gateway>')}"
-        return await _by_apprise(url, message, settings.timeout_s)
+        return await _by_apprise(url, message, settings.timeout_s), ""
+    method = "POST"
+    if sink.edits:
+        url, _, query = url.partition("?")
+        if message_id:
+            method = "PATCH"
+            url += f"/messages/{message_id}"
+        url += f"?wait=true&{query}"  # the answer is to say the id
     body = orjson.dumps(message)
-    headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
+    headers = {"content-type": "application/json", "accept-encoding": "identity"}
+    headers["user-agent"] = f"gateway/{__version__}"
     if sink.secret is not None:
         headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
     # Only alerts need it, and its client reads the system's certificates.
@@ -157,13 +170,23 @@ async def send_alerts(
         async with (
             asyncio.timeout(settings.timeout_s),
             client,
-            client.stream("POST", str(sink.url), content=body, headers=headers) as answer,
+            client.stream(method, url, content=body, headers=headers) as answer,
         ):
+            content = b""
+            if sink.edits:
+                content = await anext(answer.aiter_raw(_ANSWER_BYTES), b"")
             if answer.is_success:
-                return ""
-            return f"status {answer.status_code}"
+                return "", _id_in(content)
+            return f"status {answer.status_code}", ""
     except TimeoutError:
-        return f"no answer within {settings.timeout_s:g} s"
+        return f"no answer within {settings.timeout_s:g} s", ""
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         # Not its text: it may quote the address, which may hold a secret.
-        return f"not reached ({type(error).__name__})"
+        return f"not reached ({type(error).__name__})", ""
+
+
+def _id_in(answer: bytes) -> str:
+    """The id of the message that Discord has made or changed; "" where the answer says none."""
+    with suppress(ValueError, TypeError, LookupError):
+        return str(int(orjson.loads(answer)["id"]))
+    return ""

@@ -65,9 +65,14 @@ class AlertSink:
         return self.kind == "apprise" and self.url.startswith(("mailto:", "mailtos:"))
 
     @property
+    def edits(self) -> bool:
+        """Whether a message is changed when more follows in its thread."""
+        return self.kind == "discord"
+
+    @property
     def holds(self) -> bool:
         """Whether what follows in a thread waits for its end: the form has no thread."""
-        return self.kind != "webhook" and not self.by_mail
+        return self.kind not in ("webhook", "discord") and not self.by_mail
 
 
 @frozen

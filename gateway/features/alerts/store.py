@@ -63,7 +63,7 @@ WHERE (alert_id, sink) IN (
         FROM alert_deliveries WHERE {_DUE}
     ) AS due WHERE place <= :limit
 ) AND {_DUE}
-RETURNING alert_id, sink, attempts
+RETURNING alert_id, sink, attempts, message
 """
 # What waits in a thread goes with what is due in it.
 _CLAIM_HELD = """
@@ -74,12 +74,24 @@ WHERE done_at IS NULL AND leased_until <= :now AND EXISTS (
     AND d.alert_id = other.id AND d.sink = alert_deliveries.sink
     AND d.owner = :owner AND d.leased_until = :until
 )
-RETURNING alert_id, sink, attempts
+RETURNING alert_id, sink, attempts, message
 """
 _SETTLE = """
 UPDATE alert_deliveries SET attempts = attempts + :failed, next_at = :next_at,
-    done_at = :done_at, error = :error, owner = '', leased_until = 0
+    done_at = :done_at, error = :error, message = :message, owner = '', leased_until = 0
 WHERE alert_id = :alert_id AND sink = :sink AND owner = :owner
+"""
+# What a receiver that changes its messages has been sent of a thread goes with what is new in it,
+# but for a question, and for what could not be changed: these are messages of their own.
+_TOLD = """
+SELECT d.alert_id, d.sink, 0, d.message
+FROM alerts AS a JOIN alert_deliveries AS d ON d.alert_id = a.id
+WHERE d.message <> '' AND EXISTS (
+    SELECT 1 FROM alerts AS new JOIN alert_deliveries AS due ON due.alert_id = new.id
+    WHERE due.owner = :owner AND due.leased_until = :until AND due.sink = d.sink
+    AND due.attempts = 0 AND new.rule <> 'approval_asked' AND new.thread = a.thread
+    AND new.update_of IN (a.id, a.update_of) AND new.update_of <> ''
+)
 """
 _ONE = f"SELECT {columns(_NAMES)} FROM alerts WHERE id = :id"
 _LIST = f"""
@@ -170,7 +182,8 @@ class AlertStore:
         self, owner: str, now: float, *, lease_s: float, limit: int
     ) -> list[QueuedAlert]:
         """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner` until
-        `now + lease_s`, or until they are settled."""
+        `now + lease_s`, or until they are settled. With what their threads have said in messages
+        that are changed."""
 
         async def work(connection: Connection) -> list[QueuedAlert]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
@@ -180,9 +193,11 @@ class AlertStore:
             due = [*await connection.fetch(_CLAIM, **lease, limit=limit)]
             if due:
                 due += await connection.fetch(_CLAIM_HELD, **lease)
-            for alert_id, sink, tries in due:
+                due += await connection.fetch(_TOLD, **lease)
+            for alert_id, sink, tries, message in due:
                 (row,) = await connection.fetch(_ONE, id=alert_id)
-                found.append(QueuedAlert(alert=_alert_of(row), sink=sink, attempts=tries))
+                alert = _alert_of(row)
+                found.append(QueuedAlert(alert=alert, sink=sink, attempts=tries, message=message))
             return found
 
         claimed = await self._engine.transact(work)
@@ -193,7 +208,7 @@ class AlertStore:
         since."""
         rows = [
             {
-                **row_of(result, ("alert_id", "sink", "next_at", "error")),
+                **row_of(result, ("alert_id", "sink", "next_at", "error", "message")),
                 "owner": owner,
                 "failed": int(bool(result.error)),
                 "done_at": now if result.done else None,

@@ -21,3 +21,5 @@ CREATE INDEX alerts_by_thread ON alerts (thread, raised_at);
 CREATE TABLE alert_addresses (
     id: integer PRIMARY KEY | sealed: text
 );
+-- = alerts_003_messages
+ALTER TABLE alert_deliveries ADD COLUMN message: name DEFAULT '';

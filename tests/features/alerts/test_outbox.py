@@ -6,10 +6,11 @@ import asyncio
 import email
 import hashlib
 import hmac
+import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,7 +33,7 @@ from gateway.features.alerts.settings import AlertSettings
 from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.protocols import StoreBusy
-from steering_gateway_testing.loopback import listening
+from steering_gateway_testing.loopback import OneAnswer, an_answer, listening
 from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.ports import LOOPBACK
 from steering_gateway_testing.receiver import Receiver
@@ -282,7 +283,7 @@ async def test_six_stopped_runs_are_six_threads(queue: Make, receiver: Receiver)
 
 async def test_what_waits_in_a_thread_survives_a_restart(queue: Make, receiver: Receiver) -> None:
     """It is sent when the session was quiet for the cooldown, by whichever gateway is there."""
-    settings = alert_settings({"name": "ops", "url": receiver.url, "kind": "discord"})
+    settings = alert_settings({"name": "ops", "url": receiver.url, "kind": "slack"})
     run = "c1.0"
     later = stuck(run, rule="hand_over", severity="warn", title="handed over")
     await _told(queue(settings), START, stuck(run))
@@ -292,7 +293,116 @@ async def test_what_waits_in_a_thread_survives_a_restart(queue: Make, receiver: 
     assert len(receiver.messages) == 1
     await asyncio.gather(*(each.outbox.deliver(START + 1801) for each in after))
     assert len(receiver.messages) == 2
-    assert "handed over" in receiver.messages[1]["content"]
+    assert "handed over" in receiver.messages[1]["text"]
+
+
+class Discord(OneAnswer):
+    """A channel behind a webhook, as it looks to who reads it, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.channel: dict[str, str] = {}
+        self.asked: list[str] = []
+        super().__init__(self._answered)
+
+    def _answered(self, head: bytes, body: bytes) -> bytes:
+        method, target, _ = head.decode().split(" ", 2)
+        path, _, query = target.partition("?")
+        self.asked.append(method)
+        assert path.startswith("/api/webhooks/1/T0K")
+        assert "thread_id=7" in query
+        if method == "PATCH":
+            number = path.removeprefix("/api/webhooks/1/T0K/messages/")
+            if number not in self.channel:
+                return an_answer(b"{}", status=404)
+        else:
+            assert "wait=true" in query
+            number = str(10**18 + len(self.asked))
+        self.channel[number] = json.loads(body)["content"]
+        said = {"author": {"id": "5"}, "id": number}
+        return an_answer(json.dumps(said).encode(), content_type="application/json")
+
+    @property
+    def sink(self) -> dict[str, str]:
+        """Its webhook."""
+        url = f"{self.url}/api/webhooks/1/T0K?thread_id=7"
+        return {"name": "ops", "url": url, "kind": "discord"}
+
+
+@pytest.fixture
+def discord() -> Iterator[Discord]:
+    with Discord() as server:
+        yield server
+
+
+async def test_a_thread_is_one_message_of_discords_that_is_changed(
+    queue: Make, discord: Discord
+) -> None:
+    """Eighteen alerts of six sessions are six messages, whichever gateway sends them; each says
+    all, the newest last."""
+    settings = alert_settings(discord.sink)
+    for n in range(6):
+        run = f"c{n}.0"
+        budget = stuck(run, rule="budget", subject=f"own:{run}", severity="warn", title="80 %")
+        stopped = stuck(run, rule="run_stopped", title="stopped " + "long " * 600)
+        for after, found in enumerate((stuck(run, severity="warn"), budget, stopped)):
+            await _told(queue(settings), START + 100 * n + after, found)
+    assert (discord.asked.count("POST"), discord.asked.count("PATCH")) == (6, 12)
+    for n, text in enumerate(discord.channel.values()):
+        assert f"c{n}.0 is stuck" in text
+        assert "↳ 🟠 80 %" in text
+        assert text.index("80 %") < text.index("↳ 🔴 stopped")
+        assert len(text) <= 2000
+
+
+async def test_a_long_thread_of_discords_ends_with_the_newest(
+    queue: Make, discord: Discord
+) -> None:
+    """Discord takes 2,000 letters."""
+    one = queue(alert_settings(discord.sink))
+    for after in range(12):
+        more = stuck("c1.0", rule="budget", subject=str(after), title=f"{after} " + "x" * 290)
+        await _told(one, START + after, more)
+    (text,) = discord.channel.values()
+    assert len(text) <= 2000
+    assert "↳ 🔴 11 xx" in text
+    assert "🔴 0 xx" not in text
+
+
+async def test_a_question_is_a_message_of_its_own_at_discord(queue: Make, discord: Discord) -> None:
+    """Discord tells nobody of a message that is changed."""
+    one = queue(alert_settings(discord.sink))
+    await _told(one, START, stuck("c1.0"))
+    await _told(one, START + 1, stuck("c1.0", rule="approval_asked", title="may it go on?"))
+    await _told(one, START + 2, stuck("c1.0", rule="run_stopped", title="stopped"))
+    assert discord.asked == ["POST", "POST", "PATCH"]
+    first, question = discord.channel.values()
+    assert "may it go on?" in question
+    assert "stopped" in first
+
+
+async def test_a_message_that_is_gone_is_sent_again(queue: Make, discord: Discord) -> None:
+    """What somebody has removed cannot be changed, and nothing is lost."""
+    one = queue(alert_settings(discord.sink))
+    await _told(one, START, stuck("c1.0"))
+    discord.channel.clear()
+    await _told(one, START + 1, stuck("c1.0", rule="run_stopped", title="stopped"))
+    assert discord.channel == {}
+    await one.outbox.deliver(START + 100)
+    await _told(one, START + 101, stuck("c1.0", rule="hand_over", title="handed over"))
+    assert discord.asked == ["POST", "PATCH", "POST", "PATCH"]
+    (text,) = discord.channel.values()
+    assert "stopped" in text
+    assert "handed over" in text
+
+
+async def test_a_server_that_says_no_id_gets_each_alert(queue: Make, receiver: Receiver) -> None:
+    """It is not Discord, and cannot be asked to change anything."""
+    one = queue(alert_settings({"name": "ops", "url": receiver.url, "kind": "discord"}))
+    await _told(one, START, stuck("c1.0"))
+    await _told(one, START + 1, stuck("c1.0", rule="run_stopped", title="stopped"))
+    first, second = (message["content"] for message in receiver.messages)
+    assert "is stuck" in first
+    assert "stopped" in second
 
 
 async def test_the_digest_is_one_message_and_danger_comes_at_once(
@@ -411,7 +521,7 @@ async def test_an_alert_by_mail() -> None:
     async def send(url: str) -> str:
         settings = alert_settings({"name": "m", "kind": "apprise", "url": url})
         found = replace(settings, base_url="http://gateway.test")
-        return await send_alerts(found.sinks[0], [AN_ALERT], found)
+        return (await send_alerts(found.sinks[0], [AN_ALERT], found))[0]
 
     async with listening(mails.answer) as port:
         assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
@@ -432,7 +542,7 @@ async def test_without_apprise_the_error_says_what_to_install(
     """Nothing imports it before it is used; an address without a scheme is refused."""
     monkeypatch.setitem(sys.modules, "apprise", None)
     found = alert_settings({"name": "m", "kind": "apprise", "url": "mailto://x"})
-    error = await send_alerts(found.sinks[0], [AN_ALERT], found)
+    error, _ = await send_alerts(found.sinks[0], [AN_ALERT], found)
     assert error == "Apprise is not installed: pip install '.[apprise]' in a clone of the gateway"
     with pytest.raises(ConfigError, match="must be an address of Apprise"):
         alert_settings({"name": "m", "kind": "apprise", "url": "ann"})
