@@ -202,7 +202,7 @@ class AlertOutbox:
         for thread, group in groups.items():
             alerts = [await self._with_links(d.alert, settings.base_url) for d in group]
             changed_id = thread and max(d.message for d in group)  # the newest: Discord's numbers
-            error, message = await send_alerts(sink, alerts, settings, changed_id)
+            error, message = await send_alerts(sink, alerts, settings, message_id=changed_id)
             result = "failed" if error else "sent"
             self.metrics.sent.labels(sink.name, result).inc(sum(not d.message for d in group))
             if error:
