@@ -15,7 +15,6 @@ from typing import Any
 from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.declared import declare
-from gateway.commands.serve import config_file
 from gateway.config.litellm import written_as
 from gateway.config.load import ConfigFile, left_out, read_config_file
 from gateway.config.settings import named_models
@@ -150,7 +149,7 @@ def _check_config(args: Namespace) -> int:
     if args.schema:
         sys.stdout.write(read_text(config.__name__, "config.schema.json").rstrip() + "\n")
         return 0
-    path = config_file(args.config)
+    path = config.config_file(args.config)
     report = _report(path, connects=args.connect)
     found = report["problems"]
     if args.json:

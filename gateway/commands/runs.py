@@ -169,7 +169,7 @@ async def _show(stores: Stores, settings: Settings, args: Namespace) -> None:
 async def _outcome(stores: Stores, settings: Settings, args: Namespace) -> None:
     from gateway.api.runs import store_outcome
 
-    run = await store_outcome(
+    found = await store_outcome(
         stores.runs,
         stores.learning,
         args.run_id,
@@ -180,8 +180,7 @@ async def _outcome(stores: Stores, settings: Settings, args: Namespace) -> None:
         score=args.score,
         comment=args.comment,
     )
-    if run is None:
-        raise ConfigError(f"there is no run {args.run_id!r}")
+    run = kept(found, f"there is no run {args.run_id!r}")
     known = {"run_id": run.id, "outcome": args.outcome}
     answer(args, known, f"{run.id}: {args.outcome}")
 
@@ -257,10 +256,7 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
         line |= {name: getattr(step, name) for name in names}
         line |= {name: getattr(call, name, None) for name in ("model_asked", "cost_usd")}
         return as_line(line)
-    if call is None:
-        asked = ""
-    else:
-        asked = one_line(call.model_asked, 24)
+    asked = one_line(getattr(call, "model_asked", ""), 24)
     return (
         f"{formatting.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
         f"d {formatting.score(step.difficulty)} c {formatting.score(step.composite)}  {asked:24} "
@@ -297,9 +293,8 @@ def _say_held(args: Namespace, subject: str, action: str | None) -> None:
 
 async def _wrong(stores: Stores, _settings: Settings, args: Namespace) -> None:
     controls = kept(stores.controls, _NO_STOPS)
-    found = await find_alarms(stores.runs, args.run_id, args.step, tenant=None)
-    if found is None:
-        raise ConfigError(f"there is no such alarm in a run {args.run_id!r}")
+    alarms = await find_alarms(stores.runs, args.run_id, args.step, tenant=None)
+    found = kept(alarms, f"there is no such alarm in a run {args.run_id!r}")
     for control in found.holds(args.reason, args.author):
         await (controls.release(control.subject) if args.undo else controls.hold(control))
     if stores.changes is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.auth.authenticator import process_key
 from gateway.commands.declared import declare
-from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.config import Settings, config_file, load_settings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
 from gateway.values import Fields
@@ -18,17 +18,6 @@ from gateway.values import Fields
 def add_parser(commands: Any) -> None:
     """Declare the command."""
     declare(commands, __name__, {"serve": _serve})
-
-
-def config_file(given: Path | None) -> Path | None:
-    """The config file that a command reads; None when there is none."""
-    if given is not None:
-        return given
-    if chosen := os.environ.get("GATEWAY_CONFIG"):
-        return Path(chosen)
-    if Path(DEFAULT_FILE).exists():
-        return Path(DEFAULT_FILE)
-    return None
 
 
 def _serve(args: Namespace) -> int:

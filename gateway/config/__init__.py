@@ -6,6 +6,7 @@ from gateway.config.environment import misspelt_variables, unset_variables
 from gateway.config.litellm import ignored_keys
 from gateway.config.load import (
     DEFAULT_FILE,
+    config_file,
     load_settings,
     read_file,
     settings_from_dict,

@@ -161,6 +161,16 @@ _UPSTREAM_KEYS = frozenset(
 ).union(key for key, kind in named("settings").items() if hasattr(kind, "NAMES_KEYS"))
 
 
+def config_file(given: str | os.PathLike[str] | None, env: Texts = os.environ) -> Path | None:
+    """The config file that is read: `given`, or what GATEWAY_CONFIG names, or `./config.yaml`; None
+    when there is none."""
+    if chosen := given or env.get("GATEWAY_CONFIG"):
+        return Path(chosen)
+    if Path(DEFAULT_FILE).exists():
+        return Path(DEFAULT_FILE)
+    return None
+
+
 def load_settings(
     path: str | os.PathLike[str] | None = None,
     env: Texts | None = None,
@@ -172,24 +182,21 @@ def load_settings(
     is no fault, for what sends nothing. Raises ConfigError: all faults of
     the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
-    default = None
-    if Path(DEFAULT_FILE).exists():
-        default = DEFAULT_FILE
-    chosen = path or env.get("GATEWAY_CONFIG") or default
-    file = None
+    chosen = config_file(path, env)
+    file = ConfigFile(name="")
     if chosen:
         file = read_config_file(chosen)
-    raw = file.values if file else {}
+    raw: Fields = file.values
     if upstreams is False:
         raw, env = left_out(_UPSTREAM_KEYS, raw, env)
         env.pop("OPENAI_BASE_URL", None)
     if upstreams is None:
         env[ANY] = "unset"
-    faults = list(file.repeated) if file else []
+    faults = list(file.repeated)
     try:
         settings = settings_from_dict(raw, env)
     except ConfigError as exc:
-        faults += file.located(exc.faults) if file else exc.faults
+        faults += file.located(exc.faults) if chosen else exc.faults
     if faults:
         raise ConfigError(*faults)
     return settings

@@ -91,6 +91,10 @@ def test_the_usual_base_url_is_the_upstream() -> None:
     assert load_settings(env=env).default_upstream.api_base == "http://127.0.0.1:1234/v1"
     own = {"default_upstream": {"api_base": "http://own/v1"}}
     assert settings_from_dict(own, env).default_upstream.api_base == "http://own/v1"
+    with pytest.raises(ConfigError, match=r"'host:1' is not .*\(set by OPENAI_BASE_URL\)$"):
+        settings_from_dict({}, {"OPENAI_BASE_URL": "host:1"})
+    with pytest.raises(ConfigError, match=r"'own:1' is not an http\(s\) URL$"):
+        settings_from_dict({"default_upstream": {"api_base": "own:1"}}, env)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -36,7 +36,8 @@ async def forget_named(stores: Stores, settings: Settings, args: Namespace) -> N
     await confirmed(args, f"{what} will be erased for good.")
     found = await forget(stores, settings, args.subject, tenant=args.tenant, person=person)
     shown = kept(found, f"nothing is known of {what}")
-    rows = ", ".join(f"{number} {place}" for place, number in shown["erased"].items() if number)
+    places = [f"{place} {number}" for place, number in shown["erased"].items() if number]
+    rows = ", ".join(places).replace("_", " ")
     text = f"erased: {rows or 'nothing, it was forgotten before'}\nout of reach: {OUT_OF_REACH}"
     answer(args, shown, text)
 

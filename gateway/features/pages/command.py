@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.auth.authenticator import process_key
 from gateway.commands.declared import declare
-from gateway.commands.serve import config_file, loaded
+from gateway.commands.serve import loaded
 from gateway.commands.store import found_storage
-from gateway.config import load_settings
+from gateway.config import config_file, load_settings
 from gateway.errors import ConfigError
 from gateway.process.running_gateways import running_gateways
 

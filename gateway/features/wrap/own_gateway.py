@@ -78,10 +78,7 @@ def _messages_base(settings: Settings, env: Texts) -> str | None:
     OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
     Anthropic; one on this machine may serve every dialect."""
     if chosen := env.get("ANTHROPIC_BASE_URL") or env.get("ANTHROPIC_API_BASE"):
-        chosen = chosen.rstrip("/")
-        if chosen.endswith("/v1"):
-            return chosen
-        return f"{chosen}/v1"
+        return chosen.rstrip("/").removesuffix("/v1") + "/v1"
     base = settings.default_upstream.api_base
     if base == OPENAI_API_BASE or base != env.get("OPENAI_BASE_URL"):
         return None

@@ -102,7 +102,7 @@ def test_nothing_is_left_in_the_file_while_a_gateway_serves(
         client.post(f"/api/runs/{name}.0/comments", json={"comment": CANARY}).raise_for_status()
     assert left(tmp_path)
     printed = forget("--session", name, "--yes")
-    assert "1 conversations" in printed
+    assert "conversations 1" in printed
     assert "out of reach" in printed
     assert left(tmp_path) == []
     with operator_of(gateway) as client:
@@ -136,7 +136,7 @@ def test_it_may_be_repeated_and_an_unknown_name_is_an_error(
 ) -> None:
     """A session by each of its ids, and what nobody knows."""
     name = talk(gateway, upstream, CANARY, "s-1")
-    assert "1 conversations" in forget("--session", f"{name}.0", "--yes")
+    assert "conversations 1" in forget("--session", f"{name}.0", "--yes")
     for known in (name, f"{name}.0", "s-1"):
         assert "forgotten before" in forget("--session", known, "--yes")
     assert "nothing is known of the session 's-9'" in forget("--session", "s-9", "--yes", status=2)
@@ -211,7 +211,7 @@ def test_a_log_on_disk_does_not_bring_it_back(
     write_all([log, agent], home)
     assert main(["history", "--keep"]) == 0
     assert (tmp_path / "log.db").exists()
-    assert "2 conversations" in forget("--session", log.id, "--yes")
+    assert "conversations 2" in forget("--session", log.id, "--yes")
     database = tmp_path / "log.db"
     assert CANARY.encode() not in database.read_bytes()
     assert main(["history", "--keep"]) == 0
@@ -320,7 +320,7 @@ def test_records_that_wait_in_files_of_ended_gateways_go(forget: Run, tmp_path: 
     folder.write(dict.fromkeys(entries), lambda call: call)
     folder.close()
     assert len(left(tmp_path)) == len(left(tmp_path, "marigold")) == 1
-    assert "1 records that waited" in forget("--session", "c0001", "--yes")
+    assert "records that waited 1" in forget("--session", "c0001", "--yes")
     assert left(tmp_path) == []
     assert len(left(tmp_path, "marigold")) == 1
 

@@ -101,7 +101,7 @@ def waiting(log: str) -> int:
 def test_a_run_is_forgotten_with_what_only_it_supports(command: Run, log: str) -> None:
     """A lesson goes with the last run that supports it, a job with its run."""
     assert waiting(log) == 1
-    assert "1 conversations" in command("forget", "--session", "r0003", "--yes")
+    assert "conversations 1" in command("forget", "--session", "r0003", "--yes")
     assert waiting(log) == 0
     for run in ("r0000", "r0001"):
         assert "lessons" not in command("forget", "--session", run, "--yes")
