@@ -1,5 +1,6 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights_without_keys import Rights, rights
 from gateway.endpoints.unpacking_threads import unpacked
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, Overloaded
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
@@ -100,7 +101,7 @@ class SteeredEndpoint:
                 if packed.coding:
                     headers = without(headers, (b"content-encoding",))
                 request = await self._parse(
-                    services, tenant, packed.plain, asked=asked, share=share
+                    services, tenant, packed.plain, asked=asked, share=share, waits=socket is None
                 )
             if socket is not None:
                 socket.prepare(request)
@@ -157,9 +158,11 @@ class SteeredEndpoint:
         *,
         asked: Addressed | None,
         share: Share,
+        waits: bool,
     ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read, or their values find
-        no room: that may be held for minutes, by answers, and nobody waits for being steered."""
+        no room: it waits for that at most `steering.max_wait_ms`, since answers may hold it for
+        minutes, and not at all where the room of a socket's message is held meanwhile."""
         if asked is not None and asked.enveloped:
             asked = inside = await reading(partial(opened, asked), raw, orjson.loads)
             raw = inside.body
@@ -168,13 +171,20 @@ class SteeredEndpoint:
         if known is not None:
             new_from = known.end
         size = len(raw)
-        fits = size - new_from <= services.settings.steering.max_new_mb * 2**20
+        steering = services.settings.steering
+        fits = size - new_from <= steering.max_new_mb * 2**20
         if fits and size < BIG_BYTES and raw.count(b",", new_from) < _MOST_ITEMS:
             return self.dialect.read(raw, orjson.loads, known, addressed=asked)
         memory = None
         if fits:
             memory = await reading(parsed_bytes, raw, new_from)
-        if memory is None or not share.take(share.size + memory):
+        if memory is not None:
+            try:
+                async with asyncio.timeout(waits * steering.max_wait_ms / 1000):
+                    await share.grow(share.size + memory)
+            except (TimeoutError, Overloaded):
+                memory = None
+        if memory is None:
             return await reading(self.dialect.skim, raw, orjson.loads, asked)
         return await reading(self._parse_big, raw, known, asked)
 
