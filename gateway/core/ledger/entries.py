@@ -22,7 +22,7 @@ class Ending(Enum):
     """The end of the tries of an entry; the value is the phrase for it."""
 
     FAILED = "failed in the same way"
-    DENIED = "failed or was denied, whatever was asked"
+    DENIED = "failed, whatever was asked"
     REFUSED = "was refused"
     LATER = "was put off"
     REVERTED = "was changed back"

@@ -4,7 +4,13 @@ import re
 
 from gateway.features.history.session import Session
 from gateway.steering.evidence.commands import parsed
-from gateway.steering.transcript.content import QUESTION_MARKS, read_calls, read_content
+from gateway.steering.transcript.content import (
+    QUESTION_MARKS,
+    read_calls,
+    read_content,
+    read_reasoning,
+)
+from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_list, as_mapping, as_text, text_at
 
@@ -23,13 +29,15 @@ _NEXT = re.compile(
 )
 """A heading, or a line of its own, over what is left to do."""
 _CLOSING = " \n*_`)]\"'"  # may follow the last mark of a sentence
+_MARKS = 8  # output tokens that an answer without a word may have: its beginning and its end
 _READ = 4000  # characters of the last answer's end
 
 
 class Ending(Value):
     """The end of a session."""
 
-    # "answered", "empty" for an answer without text and call, "in a call" that has no result,
+    # "answered", "empty" for an answer without text and call, "not logged" for one whose tokens say
+    # that it had a text, "in a call" that has no result,
     # "after a result" that no answer follows, "interrupted", "rejected", or "unanswered"
     how: str
     open_items: int = 0  # of the newest list of things to do
@@ -69,7 +77,14 @@ def _how(session: Session, answer: int, message: Fields) -> str:
         answered = sum(map(_results, session.messages[answer + 1 :]))
         waiting = sum(call.observation is None for call in calls) - answered
         return "in a call" if waiting > 0 else "after a result"
-    return "answered" if content.text.strip() or content.image else "empty"
+    if content.text.strip() or content.image:
+        return "answered"
+    tokens = tokens_of(session.calls[-1].usage)
+    # Where reasoning is in the log and not counted apart, these may be its tokens.
+    apart = tokens["reasoning"] or not read_reasoning(message, content)
+    if apart and not content.text and tokens["output"] > _MARKS:
+        return "not logged"
+    return "empty"
 
 
 def _results(message: Fields) -> int:

@@ -41,6 +41,7 @@ class Found(Value):
         sessions = list(self.format.read(log))
         for each in sessions:
             each.name_calls()
+            each.join_stops()
         for first in sessions[:1]:
             first.lines = log.seen
             first.unread = log.unread

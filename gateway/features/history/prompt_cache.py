@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gateway.features.history.session import Floor
 from gateway.upstream.model_costs import capabilities, lost_usd
 from gateway.wire.usage import LEAST, SHARE, Loss
 
 LIFETIME_S = 300.0  # of an entry of the cache. Source: Anthropic's and OpenAI's documentation
-PAUSE = "after a pause of over 5 minutes"
+HOUR_S = 3600.0  # of one that was written for an hour
+PAUSE = "after a pause longer than the cache was kept"
 COMPACTION = "after a compaction"
 MODEL = "after a change of the model"
 PREFIX = "without a pause (the prefix changed, or the provider lost it)"
@@ -53,7 +55,7 @@ class CallCost(Struct, frozen=True, array_like=True):
     tokens: Tokens  # by kind, each counted once
     usd: float | None  # US dollars; None without a known price
     written_1h: int = 0  # tokens of those written into the cache that it keeps for an hour
-    at_least: bool = False  # output tokens and US dollars are those before its answer ended
+    at_least: Floor = ""  # what the log has only a part of
 
 
 class StepLoss(Loss):
@@ -67,12 +69,17 @@ def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[St
     the first after a compaction."""
     if not any(call.tokens.cache_read or call.tokens.cache_write for call in calls):
         return
+    kept_s = LIFETIME_S
     for index in range(1, len(calls)):
         before = calls[index - 1]
+        if before.written_1h:
+            kept_s = HOUR_S
+        elif before.tokens.cache_write:
+            kept_s = LIFETIME_S
         call = calls[index]
         now = call.tokens.prompt
         sent = before.tokens.prompt
-        cause = _cause(before, call)
+        cause = _cause(before, call, kept_s)
         if index in compacted:
             sent = now
             cause = COMPACTION
@@ -81,10 +88,10 @@ def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[St
             yield StepLoss(step=call.step, cause=cause, tokens=lost, usd=_price(call, lost))
 
 
-def _cause(before: CallCost, call: CallCost) -> str:
+def _cause(before: CallCost, call: CallCost, kept_s: float) -> str:
     if before.model != call.model:
         return MODEL
-    if before.at is not None and call.at is not None and call.at - before.at > LIFETIME_S:
+    if before.at is not None and call.at is not None and call.at - before.at > kept_s:
         return PAUSE
     return PREFIX
 

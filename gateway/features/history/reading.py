@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import starmap
+from itertools import starmap, zip_longest
 from typing import TextIO
 
 from msgspec.structs import replace
@@ -22,13 +22,12 @@ from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found
 from gateway.features.history.prompt_cache import CallCost, StepLoss, Tokens, losses
-from gateway.features.history.session import FileFacts, HumanTurn, ModelCall, Session
+from gateway.features.history.session import FileFacts, Floor, HumanTurn, ModelCall, Session
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.offline.replay import in_processes
 from gateway.steering.sub_agents import Order, orders_in, prompt_digest
 from gateway.steering.transcript.content import read_calls, read_content
-from gateway.steering.transcript.message_kinds import accepted, kind_chances
 from gateway.steering.transcript.steps import StepChange, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
@@ -123,10 +122,9 @@ class SessionReading(FileFacts, kw_only=True):
             total = total.plus(call.tokens)
         return total
 
-    @property
-    def at_least(self) -> int:
-        """Number of answers that were logged before they ended."""
-        return sum(call.at_least for call in self.calls)
+    def at_least(self, floor: Floor) -> int:
+        """Number of answers of which the log has only a part, by what it lacks."""
+        return sum(call.at_least == floor for call in self.calls)
 
     @property
     def usd(self) -> float | None:
@@ -249,36 +247,27 @@ _FIXED = sorted([STOPPED, *[each.value for each in TriesEnding]], key=len, rever
 _STEPS = re.compile(
     r", (?:steps \d+ to \d+|up to step \d+|first in run \d+, step \d+; now step \d+|step \d+$)"
 )
-_GOES_ON = 0.5  # probability that a message accepts the work, or is another task: no reason
 
 
 def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterator[Place]:
-    """The alarms, then the acts of the person with their reason, each step once."""
+    """The alarms, then the acts of the person with their words or those that were typed right
+    after, each step once."""
     for alarm in alarms:
         what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
         yield Place(step=alarm.step, what=what, alarmed=True)
     steps = {-1}
-    for at, turn in enumerate(human):
-        said = ""
-        if turn.kind != "message":
-            said = _reason(turn, human[at + 1 : at + 2])
-        if said and turn.step not in steps:
+    for turn, after in zip_longest(human, human[1:]):
+        if turn.kind == "message" or turn.step in steps:
+            continue
+        what = _ACTS[turn.kind]
+        said = turn.text
+        if not said and after and after.kind == "message" and after.step == turn.step:
+            what += ", then said"
+            said = after.text
+        # if possible without what was pasted
+        if said := " ".join(typed_sentences(said)) or said:
             steps.add(turn.step)
-            yield Place(step=turn.step, what=f'{_ACTS[turn.kind]}: "{said}"')
-
-
-def _reason(turn: HumanTurn, later: Sequence[HumanTurn]) -> str:
-    """The words of an act, or those typed right after it; "" for none, for what was pasted, and for
-    a message that goes on or gives another task."""
-    if turn.text:
-        return " ".join(typed_sentences(turn.text))
-    for each in later:
-        if each.kind == "message" and each.step == turn.step:
-            said = " ".join(typed_sentences(each.text))
-            # The kinds of messages are known in English.
-            if not said.isascii() or accepted(kind_chances(said, event="interrupt")) < _GOES_ON:
-                return said
-    return ""
+            yield Place(step=turn.step, what=f'{what}: "{said}"')
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

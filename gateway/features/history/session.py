@@ -1,6 +1,7 @@
 """One session of an agent, as every reader gives it: messages, model calls, what the person did."""
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -26,6 +27,9 @@ from gateway.wire.coerce import (
 from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
+# what the log has only a part of: nothing, the output of an answer that was logged before it
+# ended, or the steps of a sub-agent of which the last answer stands for more
+Floor = Literal["", "output", "steps"]
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 
@@ -39,7 +43,7 @@ class ModelCall(Struct):
     at: float | None = None  # epoch seconds; None if unknown
     key: str = ""  # the same in every file that holds a copy of this answer; "" if unknown
     cost_usd: float | None = None  # US dollars that the agent itself noted; None if it did not
-    at_least: bool = False  # its usage was written before it ended
+    at_least: Floor = ""  # what the log has only a part of
 
 
 class HumanTurn(Value):
@@ -169,7 +173,7 @@ class Session(FileFacts, kw_only=True):
         if (said := rejection(text)) is not None:
             self.did("reject", said, at, back=1)
         elif is_interruption(text):
-            self.interrupted(at)
+            self.did("interrupt", at=at)
 
     def user(self, content: object, words: str = "", at: float | None = None) -> None:
         """Add a message with the role of the user; `words`: what a person typed of it."""
@@ -200,13 +204,24 @@ class Session(FileFacts, kw_only=True):
             position = len(self.messages) - back
             self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))
 
-    def interrupted(self, at: float | None, *, back: int = 0) -> None:
-        """Note an interruption, which a log may repeat: for each call that it stopped, as an event
-        and as a message, or after the call that the person rejected to stop the agent."""
-        answer = max((call.position for call in self.calls[-1:]), default=-1)
-        last = self.human[-1:]
-        if not any(turn.kind != "message" and turn.position > answer for turn in last):
-            self.did("interrupt", "", at, back=back)
+    def join_stops(self) -> None:
+        """Make one act of an interruption and what stands beside it after the same answer, which
+        a log may repeat: for each call that it stopped, as an event and as a message, or with the
+        call that the person rejected to stop the agent. A message between two makes them two."""
+        answers = [call.position for call in self.calls]
+        kept: list[HumanTurn] = []
+        for turn in self.human:
+            after = bisect_left(answers, turn.position)
+            last = kept[-1:]
+            if "message" not in (turn.kind, *(t.kind for t in last)) and any(
+                bisect_left(answers, t.position) == after for t in last
+            ):
+                if turn.kind == "interrupt" and not turn.text:
+                    continue
+                if kept[-1].kind == "interrupt" and not kept[-1].text:
+                    kept.pop()
+            kept.append(turn)
+        self.human = kept
 
     def name_calls(self) -> None:
         """Give each answer without an id of its own one that is made of its time and content, so

@@ -23,9 +23,9 @@ from gateway.values import FieldDict
 
 
 def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
-    """The session whose id is `name` or, alone, begins with it, and its file: of copies the one
-    that has most. Files with the id in their paths are read first, others if none of them has it.
-    Raises ConfigError: no session has this id, or several have."""
+    """The session whose id is `name` or, alone, begins with it, or whose file is named so, and its
+    file: of copies the one that has most. Files with the id in their paths are read first, others
+    if none of them has it. Raises ConfigError: no session has this id, or several have."""
     stem = name.partition("/")[0]
     fitting: dict[str, tuple[Session, str]] = {}
     for each in sorted(found, key=lambda each: stem not in str(each.path)):
@@ -33,9 +33,12 @@ def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
         if each.format is None or (fitting and stem not in path):
             continue
         with suppress(ConfigError):
-            for session in each.sessions(each.open()):
+            log = each.open()
+            is_file = log.stem.startswith(name)
+            for session in each.sessions(log):
                 known, _ = fitting.get(session.id, (session, path))
-                if session.id.startswith(name) and len(known.calls) <= len(session.calls):
+                fits = is_file or session.id.startswith(name)
+                if fits and len(known.calls) <= len(session.calls):
                     fitting[session.id] = session, path
     roots = [each for each, (session, _) in fitting.items() if not session.parent]
     ids = fitting.keys() & {name} or roots or fitting
@@ -103,7 +106,8 @@ def session_view(reading: SessionReading) -> FieldDict:
         "seconds": {who: round(value, 3) for who, value in reading.spent.items()},
         "ending": asdict(reading.course.ending),
         "tokens": tokens._asdict() | {"total": tokens.total},
-        "steps_logged_before_end": reading.at_least,
+        "steps_logged_before_end": reading.at_least("output"),
+        "answers_missing": reading.at_least("steps") > 0,
         "usd": None if reading.usd is None else round(reading.usd, 6),
         "unpriced": sorted({c.model for c in reading.calls if c.usd is None and c.tokens.total}),
         "alarms": [asdict(alarm) for alarm in reading.alarms],

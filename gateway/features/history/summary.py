@@ -21,6 +21,8 @@ from gateway.text.sentences import is_english
 from gateway.text.typed_sentences import typed_sentences
 from gateway.values import Value
 
+_NO_MODEL = "no model in the log"
+_NO_MODEL_OF_SUB_AGENT = "no model in the log (of a sub-agent)"
 ID_CHARACTERS = 8  # of an id that is shown
 
 
@@ -34,6 +36,7 @@ class SessionSums(Struct, kw_only=True):
     unpriced: int = 0  # tokens of calls whose price is unknown
     dearest: float = 0.0  # US dollars of the one that cost most
     at_least: int = 0  # steps that were logged before their answer ended
+    cut: int = 0  # sub-agents of which the log has the last answer, and not all before
 
     def add(self, other: "SessionSums") -> None:
         """Add the sums of other sessions, or of one call."""
@@ -44,6 +47,7 @@ class SessionSums(Struct, kw_only=True):
         self.unpriced += other.unpriced
         self.dearest = max(self.dearest, other.dearest)
         self.at_least += other.at_least
+        self.cut += other.cut
 
 
 class PlaceToLook(Value):
@@ -182,14 +186,15 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
         names = {
             "project": reading.place,
             "session": root,
-            "model": call.model or "no name in the log",
+            "model": call.model or (_NO_MODEL_OF_SUB_AGENT if reading.parent else _NO_MODEL),
             "hours": hours_of(call.at),
             "week": week_of(at),
         }
         if agent:
             names["sub-agent"] = agent
         own = SessionSums(steps=1, tokens=call.tokens, usd=call.usd or 0.0)
-        own.at_least = int(call.at_least)
+        own.at_least = int(call.at_least == "output")
+        own.cut = int(call.at_least == "steps")
         if call.usd is None and call.tokens.total:
             own.unpriced = call.tokens.total
             summary.read.unpriced.add(names["model"])
@@ -237,7 +242,7 @@ def _add_session(summary: Summary, reading: SessionReading) -> None:
 def hours_of(moment: float | None) -> str:
     """Day or night, by the clock of this machine."""
     if moment is None:
-        return "no time in the log"
+        return "no time of calls in the log"
     hour = datetime.fromtimestamp(moment).astimezone().hour
     first, last = NIGHT
     if last <= hour < first:

@@ -37,7 +37,7 @@ def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys
         assert name in out
     assert "You typed 3 messages, interrupted 1 time and rejected 0 calls." in out
     assert "failed in the same way" in out
-    assert '2. shop, Feb 2: you interrupted: "stop, the fixture is wrong' in out
+    assert '2. shop, Feb 2: you interrupted, then said: "stop, the fixture is wrong' in out
     assert "show 00000000-0000-0000-0000-000000000001 --steps 6-11" in out
     assert len(out.split()) < 280
 
@@ -116,6 +116,14 @@ def test_show_prints_the_steps_asked_for(home: Path, capsys: Capture) -> None:
     assert "you interrupted" in out
     assert "you said: stop, the fixture is wrong" in out
     assert " 10  " not in out
+
+
+def test_show_takes_the_name_of_a_file(home: Path, capsys: Capture) -> None:
+    """Of a log that has another name than the session's id."""
+    path = smooth().write(home)
+    path = path.rename(path.with_name("kept-log.jsonl"))
+    assert main(["history", str(path), "show", "kept-log"]) == 0
+    assert smooth().id in capsys.readouterr().out
 
 
 def refusal(words: list[str], home: Path, capsys: Capture) -> str:

@@ -55,18 +55,18 @@ def test_a_transcript_is_a_session(tmp_path: Path) -> None:
     assert acts(session) == [
         ("message", 1, "Repair it."),
         ("reject", 3, "not there"),
-        ("interrupt", 4, ""),
         ("message", 6, "No, keep the name."),
     ]
 
 
 def test_labels_say_what_the_person_did(tmp_path: Path) -> None:
-    """Where a recording has them they are believed, also one after the last message."""
+    """Where a recording has them they are believed, also one after the last message; one after a
+    rejection is the same stop."""
     labels = {"interventions": [["interrupt", 6], ["reject", 3], ["interrupt", 8], ["odd", 1], 7]}
     record = {"id": "one", "messages": MESSAGES, "labels": labels, "started": "2026-02-01T10:00Z"}
     (session,) = read(written(tmp_path / "runs.jsonl", record))
     done = [each for each in acts(session) if each[0] != "message"]
-    assert done == [("reject", 3, "not there"), ("interrupt", 6, ""), ("interrupt", 8, "")]
+    assert done == [("reject", 3, "not there"), ("interrupt", 8, "")]
     assert session.started == 1769940000
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +141,30 @@ def test_a_call_that_stands_in_two_places_counts_once(
 
 
 def test_of_a_sub_agent_without_a_log_the_last_answer_counts(home: Path, capsys: Capture) -> None:
-    """The result states its tokens, and no model."""
-    session([], LAST).write(home)
-    found = Counter({each["parent"] is None: each["steps"] for each in readings(capsys)})
-    assert found == {True: 2, False: 1}
+    """The result states its tokens, no model, and how many calls it made: with more than the log
+    has, its steps, tokens and cost are a floor."""
+    session([], {**LAST, "totalToolUseCount": 2}).write(home)
+    found = {each["parent"] is None: each for each in readings(capsys)}
+    assert (found[True]["steps"], found[False]["steps"]) == (2, 1)
+    assert (found[True]["answers_missing"], found[False]["answers_missing"]) == (False, True)
     out = screen(capsys)
-    assert "sub-agents Explore 1 1 11.5k" in out
-    assert "whose price is not known (no name in the log)" in out
+    assert "at least 3 steps (a step is one answer of a model), 13.7k+ tokens" in out
+    assert "sub-agents Explore 1 1+ 11.5k+ unknown" in out
+    assert "1 sub-agent of which the log has only the last answer, or not all before it" in out
+    assert "whose price is not known (no model in the log (of a sub-agent))" in out
+    assert main(["history", "show", found[False]["id"]]) == 0
+    assert "1 step+, 11.5k+ tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", [2, None])
+def test_a_sub_agent_whose_calls_are_all_in_the_log_is_no_floor(
+    count: int | None, home: Path, capsys: Capture
+) -> None:
+    """As many calls as its result counts, or a result that counts none."""
+    reported = [progress(line) for line in explorer().lines[:-1]]
+    session(reported, {**LAST, "totalToolUseCount": count}).write(home)
+    assert not any(each["answers_missing"] for each in readings(capsys))
+    assert "+" not in screen(capsys)
 
 
 @pytest.mark.parametrize("result", [None, {"status": "async_launched"}, {"usage": {}}])

@@ -167,7 +167,25 @@ def test_what_was_written_for_an_hour_was_lost_at_its_own_price(
     assert lost["usd"] == pytest.approx(usd, rel=1e-6)
     each = 3e-6 * (10 + 40_000 * 2 + 10_000 * 1.25) + 100 * 15e-6
     assert session["usd"] == pytest.approx(2 * each, rel=1e-6)
-    assert f"that cost ${usd:.3f} more than reading them" in screen(capsys)
+    assert f"extra cost ${usd:.3f}, " in screen(capsys)
+
+
+@pytest.mark.parametrize(
+    ("hour", "minutes", "cause"),
+    [(True, 30, PREFIX), (True, 61, PAUSE), (False, 30, PAUSE), (False, 4, PREFIX)],
+)
+def test_a_pause_is_the_cause_of_a_loss_if_it_was_longer_than_the_cache_was_kept(
+    hour: bool, minutes: int, cause: str, home: Path, capsys: Capture
+) -> None:
+    """An hour where the call before wrote for an hour; else five minutes."""
+    log = cached(cached(Log(1).user("Go."), 0, 50_000).wait(minutes * 60), 0, 50_000)
+    lifetime = "ephemeral_1h_input_tokens" if hour else "ephemeral_5m_input_tokens"
+    for line in log.lines:
+        if usage := line["message"].get("usage"):
+            usage["cache_creation"] = {lifetime: 50_000}
+    write_all([log], home)
+    (session,) = readings(capsys)
+    assert [each["cause"] for each in session["paid_again"]] == [cause]
 
 
 def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) -> None:
@@ -260,7 +278,7 @@ def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> Non
     said = "the person stopped the agent three times within twelve steps"
     assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}".' in out
     assert (
-        f"with words, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
+        f"right after, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
         in out
     )
     assert [len(each["alarms"]) for each in readings(capsys)] == [1, 1]
@@ -339,7 +357,7 @@ def test_what_a_log_does_not_hold_is_said(home: Path, capsys: Capture) -> None:
     out = screen(capsys, str(home / "runs.jsonl"))
     assert "1 recorded session, Feb 2, 2026" in out
     assert "1 step (a step is one answer of a model), no usage in the log" in out
-    assert "no time in the log 1 1 not logged not logged" in out
+    assert "no time of calls in the log 1 1 not logged not logged" in out
     assert "$0" not in out
 
 
@@ -358,8 +376,9 @@ def test_time_is_that_of_model_tools_and_person(home: Path, capsys: Capture) -> 
     write_all([log], home)
     (session,) = readings(capsys)
     assert session["seconds"] == {"model": 60, "tool": 120, "person": 600, "away": 40_010}
-    assert "10 min waiting for you, 2 min 0 s of tools, with waiting for permission" in screen(
-        capsys
+    assert (
+        "10 min waiting for you, 2 min 0 s of tools (with the time that you took to permit"
+        in screen(capsys)
     )
 
 
@@ -418,6 +437,16 @@ def tasks(state: str) -> Log:
     return log.answer("Done.")
 
 
+def without_text(output: int, thought: str = "") -> Log:
+    """A session whose last answer has so many tokens, and no text in the log."""
+    log = Log(1).user("Go.")
+    log.usage["output_tokens"] = output
+    log.answer("This is left out.")
+    blocks = [{"type": "thinking", "thinking": thought}] if thought else []
+    log.lines[-1]["message"]["content"] = blocks
+    return log
+
+
 OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": "in_progress"}]
 
 
@@ -428,6 +457,9 @@ OPEN = [{"content": "one", "status": "completed"}, {"content": "two", "status": 
         (Log(1).user("Go.").answer("", ("Bash", {"command": "ls"})), {"how": "in a call"}),
         (Log(1).user("Go.").bash("ls", "a file"), {"how": "after a result"}),
         (Log(1).user("Go.").answer("\n"), {"how": "empty"}),
+        (without_text(100), {"how": "not logged"}),
+        (without_text(3), {"how": "empty"}),
+        (without_text(100, thought="Hm."), {"how": "empty"}),
         (
             Log(1).user("Go.").bash("ls", "a").user(INTERRUPTED),
             {"how": "interrupted"},

@@ -43,7 +43,7 @@ def test_a_time_that_cannot_be_is_none(stamp: object, home: Path, capsys: Captur
         line["timestamp"] = stamp
     write_all([log], home)
     assert lines(capsys)[0]["started"] is None
-    assert "no time in the log" in printed(capsys)
+    assert "no time of calls in the log" in printed(capsys)
 
 
 @pytest.mark.parametrize(("folder", "name"), [("/", "/"), ("/srv/api/", "api"), ("C:\\", "C:")])

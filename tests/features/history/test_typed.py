@@ -52,7 +52,7 @@ def test_what_was_typed_again_is_listed_in_its_own_words(home: Path, capsys: Cap
     )
     out = printed(capsys, "typed")
     assert "typed in several sessions of shop; they need not mean the same:" in out
-    assert "1. draft, pr: 2 sentences in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
+    assert "1. about draft, pr: 2 sentences in 2 sessions, Feb 3, 2026 to Feb 4, 2026" in out
     assert '"and again no draft PR please" (Feb 4) gateway history show 0000' in out
     assert '"never open draft PRs, i review real ones." (Feb 3) gateway history show' in out
     assert f"gateway history show {Log(1).id} --steps 0" in out
@@ -72,11 +72,11 @@ def test_the_first_screen_ends_with_what_was_typed_in_nearly_equal_words(
     )
     sessions(home, *texts, "open a draft PR")
     out = printed(capsys)
-    assert "Typed in nearly the same words in several sessions of shop: 1. draft, pr: 3 sen" in out
+    assert "Typed in nearly the same words in several sessions of shop: 1. 3 sen" in out
     assert '3 sessions, Feb 3, 2026 to Feb 6, 2026 "open a draft PR" (Feb 6' in out
     assert "merged" not in out
     assert "whether or not they mean the same: gateway history typed" in out
-    assert "1. draft, pr: 4 sentences in 4 sessions" in printed(capsys, "typed")
+    assert "1. about draft, pr: 4 sentences in 4 sessions" in printed(capsys, "typed")
 
 
 def test_sentences_that_share_two_words_were_not_typed_again(home: Path, capsys: Capture) -> None:
@@ -90,7 +90,7 @@ def test_sentences_that_share_two_words_were_not_typed_again(home: Path, capsys:
 def test_names_that_english_does_not_have_join_sentences(home: Path, capsys: Capture) -> None:
     """A team's own tool says how work is done, whatever else the sentence is about."""
     sessions(home, "ask coderabbit for its opinion", "what opinion has coderabbit?", "no opinion")
-    assert "1. coderabbit, opinion: 2 sentences in 2 sessions" in printed(capsys, "typed")
+    assert "1. about coderabbit, opinion: 2 sentences in 2 sessions" in printed(capsys, "typed")
 
 
 def test_what_is_typed_on_more_days_comes_first(home: Path, capsys: Capture) -> None:
@@ -253,7 +253,7 @@ def acts(*lines: str) -> Log:
     ("log", "shown"),
     [
         (acts("no, the footer, not the header"), True),
-        (acts("remote: denied\nfatal: no access"), False),
+        (acts("remote: denied\nfatal: no access"), True),
         (acts(), False),
         (Log(1).user("Go.").bash("rm x", REJECTED + "the user said:\nnever delete files"), True),
         (Log(1).user("Go.").bash("rm x", REJECTED), False),
@@ -264,8 +264,8 @@ def acts(*lines: str) -> Log:
 def test_trouble_is_where_somebody_said_so(
     log: Log, shown: bool, home: Path, capsys: Capture
 ) -> None:
-    """An act without words, or with what was pasted after it, is counted and is no place to look;
-    in every language."""
+    """An act without words, and without a message right after it, is counted and is no place to
+    look; in every language."""
     log.write(home)
     assert ("Places to look at" in printed(capsys)) is shown
 

@@ -127,13 +127,17 @@ class _Thread:
             prompt = {"content": text_at(result, "prompt")}
             self.add({**entry, "timestamp": None, "message": prompt}, "user")
         last: FieldDict = {"content": result.get("content"), "usage": usage}
-        for call in self.session.calls[-1:]:
-            last["model"] = call.model
-            if _sent(call.usage) == _sent(usage):  # it was reported, too
-                call.usage = usage
-                call.at_least = False
-                return
-        self.add({**entry, "message": last}, "assistant")
+        before = ModelCall(position=0)
+        for before in self.session.calls[-1:]:
+            last["model"] = before.model
+        if _sent(before.usage) != _sent(usage):  # else it was reported, too
+            self.add({**entry, "message": last}, "assistant")
+        call = self.session.calls[-1]
+        call.usage = usage
+        call.at_least = ""
+        made = [read_content(m.get("content")).calls for m in self.session.messages]
+        if sum(map(len, made)) < as_int(result.get("totalToolUseCount"), 0):
+            call.at_least = "steps"
 
     def note(self, entry: Fields, kind: str) -> None:
         """Read what a line without a message says about the session."""
@@ -202,9 +206,9 @@ class _Thread:
         call.usage = usage or call.usage
         # Each line has the usage at its time. Of an answer that ended the last one says why.
         if message.get("stop_reason"):
-            call.at_least = False
-        elif index == fresh:
-            call.at_least = "stop_reason" in message
+            call.at_least = ""
+        elif index == fresh and "stop_reason" in message:
+            call.at_least = "output"
 
     def _goes_on(self, call: ModelCall, name: str, usage: Fields) -> bool:
         """True if a line belongs to an answer whose id, or lack of one, it shares. An id that
@@ -257,7 +261,7 @@ class _Thread:
                 turn for turn in session.human if turn.kind == "message" or turn.position <= answer
             ]
         if any(is_interruption(text_at(part, "text")) for part in texts):
-            session.interrupted(at, back=1)
+            session.did("interrupt", at=at, back=1)
         elif text := _words(texts):
             self._sent = [each for each in self._sent if _words([{"text": each[0]}]) != text]
             session.did("message", text, at, back=1)

@@ -218,7 +218,7 @@ class _Rollout:
             if folder := _FOLDER.search(text):
                 self.session.project = self.session.project or folder[1]
             if is_interruption(text):
-                self.session.interrupted(at)
+                self.session.did("interrupt", at=at)
             elif not self._form.has_events:
                 parts = as_list(content) or [{"text": content}]
                 texts = [text_at(as_mapping(part), "text").strip() for part in parts]
@@ -271,7 +271,7 @@ class _Rollout:
         elif kind == "turn_aborted":
             self._answer.is_open = False
             if event.get("reason") in ("interrupted", None):
-                self.session.interrupted(at)
+                self.session.did("interrupt", at=at)
         elif kind in ("task_started", "turn_started"):
             self._answer.is_open = False
         elif kind == "user_message":

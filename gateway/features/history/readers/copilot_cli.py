@@ -95,7 +95,7 @@ class _Events:
         if asked := _ASKED.fullmatch(kind):
             session.took("tool" if asked[1] == "requested" else "person", at)
         elif kind == "abort" and data.get("reason") in _BY_PERSON:
-            main.interrupted(at)
+            main.did("interrupt", at=at)
         elif kind == "subagent.started":
             session.order = Order(kind=text_at(data, "agentName"))
         elif kind == "session.compaction_complete" and data.get("success") is not False:

@@ -198,7 +198,7 @@ def _assistant(session: Session, message: _Object, parts: list[_Object], at: flo
     for answer in answers:
         _answer(session, message, answer, at)
     if failure == "MessageAbortedError":
-        session.interrupted(session.at(mapping_at(message, "time").get("completed")))
+        session.did("interrupt", at=session.at(mapping_at(message, "time").get("completed")))
 
 
 def _answer(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:

@@ -99,7 +99,7 @@ class _Events:
                 session.result(call_id, text, at, failed=failed, rejected=rejected)
         elif kind in ("PauseEvent", "InterruptEvent"):
             if event.get("source") == "user":
-                session.interrupted(at)
+                session.did("interrupt", at=at)
         elif kind == "Condensation":
             # A summary in the place of older messages; a few of the first ones are kept beside it.
             if text := text_at(event, "summary"):

@@ -77,7 +77,7 @@ def _result(session: Session, record: Fields, part: Fields, at: float | None) ->
     # Newer versions tell apart what was refused and what was stopped; older ones only in words.
     session.result(name, text, at, failed=failed, rejected=False)
     if mapping_at(record, "toolCallResult").get("executionStatus") == "cancelled":
-        session.interrupted(at)
+        session.did("interrupt", at=at)
     else:
         session.typed(text, at)
 

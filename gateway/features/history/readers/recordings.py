@@ -75,7 +75,8 @@ def _from_messages(session: Session, data: Fields, recording: Recording) -> None
                 message = {}
             said = rejection(content_text(message.get("content"))) or ""
             session.human.append(HumanTurn(kind=kind, position=position, text=said))
-    session.human.sort(key=lambda turn: turn.position)
+    # an interruption stands before the message that followed it
+    session.human.sort(key=lambda turn: (turn.position, turn.kind == "message"))
 
 
 def read_acts(
