@@ -83,7 +83,7 @@ STOPPERS = {
     "on_trouble": ON_TROUBLE.removesuffix(": "),
     "ask": UNANSWERED.removesuffix(": "),
 }
-_OWN = {"on_trouble": ON_TROUBLE, "ask": UNANSWERED}  # how the reasons of the gateway's own begin
+_OWN = {words: by for by, words in STOPPERS.items()}  # the settings among them begin the reason
 RAISE_IT = " Raise it: "  # in a stored reason, before the command: no answer to a client has it
 
 
@@ -98,10 +98,10 @@ def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     by = "operator"
     if author == GATEWAY:
         author = ""
-        for stopper, begin in _OWN.items():
-            if why.startswith(begin):
-                by = stopper
-                why = why.removeprefix(begin)
+        setting, _, rest = why.partition(": ")
+        if setting in _OWN:
+            by = _OWN[setting]
+            why = rest
     go_on = as_command("runs", "resume", subject)
     if action == "ask":
         go_on = go_on.replace("resume", "approve", 1)

@@ -89,8 +89,7 @@ class BodyPrefix(Value):
 
     def begins(self, raw: bytes) -> bool:
         """Whether a body starts with these bytes and the last message ends there in it, too."""
-        end = self.end
-        if not raw.startswith(memoryview(self.raw)[:end]):
+        if not raw.startswith(memoryview(self.raw)[: self.end]):
             return False
         at = self._behind(raw)
         return raw[at : at + 1] in (b",", b"]")

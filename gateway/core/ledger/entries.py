@@ -73,7 +73,8 @@ class Entry(Struct, kw_only=True):
     news: int = 0  # calls with news of the run at the newest try
 
     def recovers(self, number: int) -> bool:
-        """True if fewer fail now than in the newest tries, or fewer than in the two before."""
+        """True if fewer fail now than in each of the newest tries, or if the number falls for the
+        second time in a row."""
         if number < min(self.numbers, default=0):
             return True
         newest = self.numbers[-2:]

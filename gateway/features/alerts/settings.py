@@ -44,7 +44,7 @@ class AlertSink:
 
     name: str  # how logs, metrics and pages call it
     url: Secret  # where the message is sent with POST
-    kind: "SinkKind" = "webhook"  # form of the message: webhook, slack or discord
+    kind: "SinkKind" = "webhook"  # form of the message: one of SINKS, or a plugin's name
     # signs what a webhook is sent (docs/alerts.md); None = no signature
     secret: Secret | None = None
     rules: tuple[RuleName, ...] = ()  # whose alerts it gets; empty = all

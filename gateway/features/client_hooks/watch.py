@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, Popen
+from urllib.parse import urlsplit
 
+from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, load_settings
 from gateway.core.fold import StepOutcome
 from gateway.core.guidance_settings import Gates
@@ -48,9 +50,9 @@ def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict,
             settings = load_settings(config, upstreams=False)
     except ConfigError as exc:
         said.append(f"the list that was read last holds: {exc}")
-    running = [each.url for each in running_gateways()]
-    if os.environ.get(_BASE) in running:
-        return {}, since  # the gateway that the calls go through says all this
+    running = [_server(each.url) for each in running_gateways()]
+    if _server(os.environ.get(_BASE, "")) in running:
+        return _told(said), since  # the gateway that the calls go through says all the rest
     found = identify(path)
     session = next(found.sessions(found.open()))
     if event == BEFORE_A_CALL:  # as the request was: the answer has no results yet
@@ -60,9 +62,7 @@ def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict,
     calls = ReplayedCalls(policy, recording, _NOTHING_FOUND)
     outcomes, decisions = play_messages(recording, policy.rules.policy, calls)
     said += [alarm.sentence for alarm in beginnings(outcomes, since)]
-    answer: FieldDict = {}
-    if said:
-        answer = {"systemMessage": f"gateway: {'; '.join(said)}"}
+    answer = _told(said)
     if event != BEFORE_A_CALL:
         if running:
             _keep(config, path)
@@ -72,6 +72,19 @@ def look(event: str, config: str, path: Path, *, since: int) -> tuple[FieldDict,
             context = {"hookEventName": event, "additionalContext": frame(texts)}
             answer["hookSpecificOutput"] = context
     return answer, max(outcomes, default=-1)
+
+
+def _told(said: Sequence[str]) -> FieldDict:
+    if said:
+        return {"systemMessage": f"gateway: {'; '.join(said)}"}
+    return {}
+
+
+def _server(url: str) -> tuple[bool | str, int | None]:
+    """The machine of an address (True: this one) and the port: an address has many spellings."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    return is_loopback_name(name) or name, parts.port
 
 
 def beginnings(outcomes: Mapping[int, StepOutcome], since: int) -> Sequence[Alarm]:
@@ -87,12 +100,11 @@ def beginnings(outcomes: Mapping[int, StepOutcome], since: int) -> Sequence[Alar
 
 def _keep(config: str, path: Path) -> None:
     """Keep the session in the store of the gateway that runs, without waiting for it."""
-    none = DEVNULL
     Popen(  # noqa: S603 - this program
         [sys.executable, "-m", "gateway", "history", str(path), "--keep"],
         env=os.environ | {"GATEWAY_CONFIG": config},
-        stdin=none,
-        stdout=none,
-        stderr=none,
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
         start_new_session=True,
     )

@@ -206,9 +206,10 @@ Spoken = TypeVar("Spoken", bound=SessionReading | Session)
 def own_messages(readings: Iterable[Spoken]) -> Iterator[tuple[HumanTurn, Spoken]]:
     """The messages of people in these sessions. One that another session has with its time is a
     copy; a long text that begins with the same characters in several sessions is a template, and
-    nobody's."""
+    nobody's: sent twice in one session it is a person's."""
     turns = {(t.text, t.at or each.id): (t, each) for each in readings for t in each.human}
-    begins = Counter(text[:_TEMPLATE] for text, _ in turns)
+    found = {(turn.text[:_TEMPLATE], session.id) for turn, session in turns.values()}
+    begins = Counter(begin for begin, _ in found)
     for turn, session in turns.values():
         if len(turn.text) < _LEAST or begins[turn.text[:_TEMPLATE]] == 1:
             yield turn, session

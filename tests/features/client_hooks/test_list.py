@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.features.client_hooks import answer, watch
+from gateway.process.running_gateways import RunningGateway
 
 LIST = """
 client_hooks:
@@ -230,3 +231,37 @@ def test_each_config_has_its_own_list(tmp_path: Path) -> None:
     configs["make"].write_text("client_hooks: 3")
     assert decided(configs["make"], "Bash", command="pack") == ""
     assert decided(configs["make"], "Bash", command="make") == "ask"
+
+
+@pytest.mark.parametrize(
+    ("base", "silent"),
+    [
+        ("http://127.0.0.1:9009", True),
+        ("http://127.0.0.1:9009/", True),
+        ("http://localhost:9009", True),
+        ("HTTP://[::1]:9009/v1", True),
+        ("http://127.0.0.1:9010", False),
+        ("http://example.com:9009", False),
+        ("http://127.0.0.1:many", False),
+        ("", False),
+    ],
+)
+def test_a_hook_knows_the_gateway_in_each_spelling(
+    base: str, silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a running gateway a session's log is not read, for the gateway says it; that the
+    config is refused is said nevertheless."""
+    here = RunningGateway(pid=1, url="http://127.0.0.1:9009", database="", started_at=0.0)
+    monkeypatch.setattr(watch, "running_gateways", lambda: [here])
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", base)
+    refused = tmp_path / "own.yaml"
+    refused.write_text("no_such_key: 1")
+    missing = tmp_path / "none.jsonl"
+    if not silent:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - the log is looked for
+            watch.look("Stop", str(refused), missing, since=3)
+        return
+    answer, since = watch.look("Stop", str(refused), missing, since=3)
+    assert "no_such_key" in answer["systemMessage"]
+    assert since == 3
+    assert watch.look("Stop", "", missing, since=3) == ({}, 3)

@@ -150,6 +150,14 @@ def test_a_template_is_nobodys(home: Path, capsys: Capture) -> None:
     assert "nothing was typed" in capsys.readouterr().err
 
 
+def test_a_long_text_sent_twice_in_one_session_is_a_persons(home: Path, capsys: Capture) -> None:
+    """It is no template: nothing like it is in another session."""
+    long = "Always run the linter before you push the branch. " * 12
+    Log(1).user(f"{long}One.").answer("Done.").user(f"{long}Two.").answer("Done.").write(home)
+    sessions(home, "run the linter before you push the branch", first=2)
+    assert "linter before you push" in printed(capsys, "typed")
+
+
 def test_a_copy_of_a_session_is_no_repetition(home: Path, capsys: Capture) -> None:
     """A fork holds the messages before it, with their times."""
     for number in (1, 2):
