@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.backends import Stores
 from gateway.features.alerts.records import AlertRecord, QueuedAlert, Settled
 from gateway.features.alerts.store import AlertStore
@@ -170,6 +172,33 @@ async def settles_deliveries(stores: Stores) -> None:
     assert (state.done_at, state.attempts, state.error) == (START + 112, 1, "")
 
 
+async def brings_what_a_message_has_said(stores: Stores) -> None:
+    """What a receiver can change comes with what is new in its thread and no other; not with a
+    question, and not with what could not be changed."""
+    kept = _kept(stores)
+
+    async def comes(name: str, at: float, **changes: Any) -> list[tuple[str, str]]:
+        alert = an_alert(name, key=name, raised_at=at, **{"thread": "t", **changes})
+        await kept.raise_alert(alert, {"chat": at}, cooldown_s=60)
+        return await settled(name, at, f"m-{name}")
+
+    async def settled(name: str, at: float, message: str) -> list[tuple[str, str]]:
+        claimed = await kept.claim("one", at, lease_s=9, limit=9)
+        done = bool(message)
+        end = Settled(alert_id=name, sink="chat", done=done, next_at=at + 9, message=message)
+        await kept.settle("one", [replace(end, error="" if done else "status 404")], at)
+        return [(d.alert.id, d.message) for d in claimed]
+
+    assert await comes("a1", START) == [("a1", "")]
+    assert await comes("b1", START + 1, thread="u") == [("b1", "")]
+    assert await comes("a2", START + 2) == [("a1", "m-a1"), ("a2", "")]
+    assert await comes("q", START + 3, rule="approval_asked") == [("q", "")]
+    last = an_alert("a3", key="a3", thread="t", raised_at=START + 4)
+    await kept.raise_alert(last, {"chat": START + 4}, cooldown_s=60)
+    assert ("a2", "m-a2") in await settled("a3", START + 4, "")
+    assert await settled("a3", START + 13, "m-a3") == [("a3", "")]
+
+
 async def prunes_old_alerts(stores: Stores) -> None:
     """Old ones go with their deliveries; one whose condition is still seen stays."""
     for name in ("old", "seen"):
@@ -191,5 +220,6 @@ CHECKS: tuple[Check, ...] = (
     names_the_session_of_a_run,
     gives_a_delivery_to_one_gateway,
     settles_deliveries,
+    brings_what_a_message_has_said,
     prunes_old_alerts,
 )
