@@ -161,16 +161,16 @@ def without_copies(readings: Iterable[SessionReading]) -> list[SessionReading]:
         seen.update(call.key for call in calls)
         if calls or not reading.calls:
             first = min([call.step for call in calls], default=0)
-            course = replace(reading.course, losses=_from(first, reading.course.losses))
-            own = replace(
-                reading,
-                calls=tuple(calls),
-                human=_from(first - 1, reading.human),
-                alarms=_from(first, reading.alarms),
-                places=_from(first, reading.places),
-                course=course,
+            found.append(
+                replace(
+                    reading,
+                    calls=tuple(calls),
+                    human=_from(first - 1, reading.human),
+                    alarms=_from(first, reading.alarms),
+                    places=_from(first, reading.places),
+                    course=replace(reading.course, losses=_from(first, reading.course.losses)),
+                )
             )
-            found.append(own)
     return found
 
 

@@ -155,8 +155,8 @@ def frames(sentence: str) -> Iterator[tuple[tuple[frozenset[str], str], str]]:
         kind = _OPPOSITES.get(word, "")
         if word.isdigit() and len(rest) > 1:
             kind = "number"
-        elif not kind and word.isalpha() and word not in _english():
-            kind = "name"
+        elif not kind and word.isalpha() and word not in _english() and rest <= _english():
+            kind = "name"  # in English, where it is the only word of its sentence that is none
         if kind and rest:
             yield (rest, f"{kind}, {denies}"), word
 

@@ -395,11 +395,16 @@ def test_sentences_that_contradict_each_other_stand_together(
         ("never open draft PRs", "no draft PR, open"),
         ("let's fix 3", "let's fix 5"),
         ("make the header blue", "make the footer blue"),
+        (
+            "Bitte niemals direkt auf main pushen, immer einen Branch anlegen.",
+            "Bitte niemals direkt auf main pushen, sondern einen Branch anlegen!",
+        ),
     ],
 )
 def test_what_says_the_same_or_something_else_is_no_contradiction(
     one: str, two: str, home: Path, capsys: Capture
 ) -> None:
-    """Two denials, questions, two tasks, and words that are no opposites."""
+    """Two denials, questions, two tasks, words that are no opposites, and another language, of
+    which English has hardly a word."""
     sessions(home, one, two, "open a draft", "a draft, open")
     assert "said in different ways" not in printed(capsys)
