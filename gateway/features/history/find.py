@@ -55,7 +55,7 @@ def at_home(home: Path) -> list[Found]:
     for each in formats():
         for path in chain(*map(home.glob, each.homes)):
             if path.is_file():
-                found.setdefault(path, Found(path=path, format=each))
+                found.setdefault(path.resolve(), Found(path=path, format=each))
     return sorted(found.values(), key=lambda each: each.changed, reverse=True)
 
 

@@ -157,3 +157,12 @@ def test_json_adds_up_to_the_screen(home: Path, capsys: Capture) -> None:
     assert [(each["steps"], each["said"]) for each in found] == [(2, 1), (1, 1)]
     assert sum(each["tokens"]["total"] for each in found) == 3300
     assert "\n3 steps (a step is one answer of a model), 3.3k tokens" in printed(capsys)
+
+
+def test_a_link_to_the_folder_of_logs_doubles_nothing(home: Path, capsys: Capture) -> None:
+    """Where both places of an agent are one, also a session without an answer counts once."""
+    Log(1).user("Mend the fence.").write(home)
+    (home / ".config").mkdir()
+    (home / ".config/claude").symlink_to(home / ".claude")
+    assert len(lines(capsys)) == 1
+    assert "You typed 1 message," in printed(capsys)
