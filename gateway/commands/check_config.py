@@ -131,8 +131,7 @@ def name_hosts(table: DeploymentTable) -> dict[str, str]:
         except UnknownProvider as exc:
             found[asked] = f"no host: {exc}"
             continue
-        native = target.lane == "native"
-        if native:
+        if target.lane == "native":
             place = target.api_base.netloc.decode()
         else:
             place = f"{target.provider}, through LiteLLM"
@@ -157,8 +156,9 @@ def _check_config(args: Namespace) -> int:
         about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
         text = json.dumps(about | report)
     else:
-        values = {"name": str(path or "defaults"), "report": report}
-        text = rendered(__package__, "check_config.txt", values).rstrip()
+        text = rendered(
+            __package__, "check_config.txt", {"name": str(path or "defaults"), "report": report}
+        ).rstrip()
     sys.stdout.write(text + "\n")
     if found:
         return 2

@@ -162,8 +162,9 @@ async def _show(stores: Stores, settings: Settings, args: Namespace) -> None:
         say(step_text(trace.steps[0], trace.injections))
     else:
         monitors = dict.fromkeys(name for step in trace.steps for name in step.scores)
-        shown = {"trace": trace, "monitors": monitors, "labels": KIND_LABELS}
-        print_styled(__package__, "run.txt", shown)
+        print_styled(
+            __package__, "run.txt", {"trace": trace, "monitors": monitors, "labels": KIND_LABELS}
+        )
 
 
 async def _outcome(stores: Stores, settings: Settings, args: Namespace) -> None:
@@ -181,8 +182,7 @@ async def _outcome(stores: Stores, settings: Settings, args: Namespace) -> None:
         comment=args.comment,
     )
     run = kept(found, f"there is no run {args.run_id!r}")
-    known = {"run_id": run.id, "outcome": args.outcome}
-    answer(args, known, f"{run.id}: {args.outcome}")
+    answer(args, {"run_id": run.id, "outcome": args.outcome}, f"{run.id}: {args.outcome}")
 
 
 def _of_hook(given: str) -> str:
@@ -274,8 +274,9 @@ async def _hold(action: Action, stores: Stores, _settings: Settings, args: Names
 
 
 async def _answer(yes: bool, stores: Stores, _settings: Settings, args: Namespace) -> None:
-    said = {"reason": args.reason, "author": args.author}
-    if not await answer_question(stores, args.subject, said, yes=yes):
+    if not await answer_question(
+        stores, args.subject, {"reason": args.reason, "author": args.author}, yes=yes
+    ):
         raise ConfigError(f"no question about {args.subject!r} is open: see `gateway runs held`")
     _say_held(args, args.subject, None if yes else "stop")
 
@@ -288,7 +289,7 @@ async def _resume(stores: Stores, _settings: Settings, args: Namespace) -> None:
 
 def _say_held(args: Namespace, subject: str, action: str | None) -> None:
     done = {"stop": "stopped", "pause": "paused", "off": "off", None: "may continue"}[action]
-    say(as_line({"subject": subject, "action": action}) if args.json else f"{subject}: {done}")
+    answer(args, {"subject": subject, "action": action}, f"{subject}: {done}")
 
 
 async def _wrong(stores: Stores, _settings: Settings, args: Namespace) -> None:
@@ -300,12 +301,15 @@ async def _wrong(stores: Stores, _settings: Settings, args: Namespace) -> None:
     if stores.changes is not None:
         kind, act, subject, said = found.said(wrong=not args.undo)
         await stores.changes.note(kind, act, subject, said=said, author=args.author)
-    names = ", ".join(found.monitors)
     project = found.project or "(none)"
     done = "muted"
     if args.undo:
         done = "acted on again"
-    answer(args, {**asdict(found), "muted": not args.undo}, f"{names}: {done} in project {project}")
+    answer(
+        args,
+        {**asdict(found), "muted": not args.undo},
+        f"{', '.join(found.monitors)}: {done} in project {project}",
+    )
 
 
 async def _steering(stores: Stores, _settings: Settings, args: Namespace) -> None:
