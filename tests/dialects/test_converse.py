@@ -224,6 +224,26 @@ def test_an_answer_of_the_gateway_is_one_of_converse(
     assert len(host.received) == 1
 
 
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_block_that_is_not_read_is_sent_on_and_its_call_is_recorded(
+    gateway_server: Start, host: Host, mode: str
+) -> None:
+    """A guarded text, and one of a kind that nobody knows yet, stay where they are."""
+    server = gateway_server(settings_for(host, mode))
+    guarded = {"guardContent": {"text": {"text": "Guard me", "qualifiers": ["query"]}}}
+    content = [guarded, {"newContent": {"bytes": "AAAA"}}, {"text": TASK}]
+    body = {"messages": [{"role": "user", "content": content}], "toolConfig": TOOLS}
+    headers = {"authorization": f"Bearer {BEDROCK_KEY}"}
+    answer = httpx.post(f"{server.url}/model/{CLAUDE}/converse", json=body, headers=headers)
+    assert answer.status_code == 200
+    (seen,) = host.received
+    assert json.loads(seen.body)["messages"][0]["content"][:3] == content
+    with httpx.Client(base_url=server.url) as control:
+        until(lambda: bool(control.get("/api/runs").json()["runs"]))
+        (run,) = control.get("/api/runs").json()["runs"]
+    assert run["model_requested"] == CLAUDE
+
+
 def test_no_other_host_is_asked(
     gateway_server: Start, host: Host, upstream: ScriptedUpstream
 ) -> None:
