@@ -77,6 +77,8 @@ def _history(args: argparse.Namespace) -> int:
             sys.stderr.write(f"gateway: {visible(each.problem)}\n")
         readings += each.sessions
     readings = list(filter(wanted.takes, with_projects(with_orders(readings))))
+    silent = [each.path for each in readings if each.silent and not each.parent]
+    readings = [each for each in readings if not each.silent]
     if args.json and not verb:
         from gateway.features.history.show import session_line
         from gateway.features.history.summary import without_copies
@@ -114,7 +116,9 @@ def _history(args: argparse.Namespace) -> int:
         else:
             print_typed(typed, console, command)
         return 0
-    print_screen(summarise(readings), console, typed, command=command, every=args.all)
+    print_screen(
+        summarise(readings), console, typed, command=command, every=args.all, silent=silent
+    )
     if args.html:
         write_page(args.html, readings, words=args.with_words)
         console.print(f"page: {args.html}", markup=False, soft_wrap=True)

@@ -29,7 +29,7 @@ _NEXT = re.compile(
 )
 """A heading, or a line of its own, over what is left to do."""
 _CLOSING = " \n*_`)]\"'"  # may follow the last mark of a sentence
-_MARKS = 8  # output tokens that an answer without a word may have: its beginning and its end
+_MARKS = 4  # output tokens that an answer without a word may have: its beginning and its end
 _READ = 4000  # characters of the last answer's end
 
 

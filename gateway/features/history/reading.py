@@ -134,6 +134,11 @@ class SessionReading(FileFacts, kw_only=True):
             return sum(priced)
         return None
 
+    @property
+    def silent(self) -> bool:
+        """True if nothing happened in it."""
+        return not (self.calls or self.human)
+
     def acts(self, kind: str) -> int:
         """Number of the person's acts of one kind."""
         return sum(turn.kind == kind for turn in self.human)
@@ -288,10 +293,7 @@ class SessionFilter(Value):
     agent: str = ""  # name of the client
 
     def takes(self, session: SessionReading) -> bool:
-        """True for a session that is asked for; one without a time is taken, and none in which
-        nothing happened."""
-        if not (session.calls or session.human):
-            return False
+        """True for a session that is asked for; one without a time is taken."""
         late = self.since is None or session.ended is None or session.ended >= self.since
         fits = self.project.lower() in f"{session.project}\n{session.place}".lower()
         return late and fits and self.agent in ("", session.agent)

@@ -35,9 +35,11 @@ def print_screen(
     *,
     command: str = "gateway history",
     every: bool = False,
+    silent: Sequence[str] = (),
 ) -> None:
     """Print the summary. `typed`: in several sessions, by project. `command`: that of this call,
-    for commands to read more. `every`: with all rows of all lists."""
+    for commands to read more. `every`: with all rows of all lists. `silent`: paths of logs in which
+    nothing happened."""
     print_text(
         console,
         "screen.txt",
@@ -45,6 +47,8 @@ def print_screen(
         limit=limit_of(summary),
         parts=rows_of_sums(summary, _ALL if every else _ROWS),
         most=_ALL if every else MOST_PLACES,
+        every=every,
+        silent=silent,
         typed=typed_alike(typed),
         shared=bool(typed),
         projects=_ALL if every else _PROJECTS,

@@ -99,11 +99,13 @@ class Lost(Struct, kw_only=True):
 
 
 class Ends(Struct, kw_only=True):
-    """Number of sessions by their end, and their time; sub-agents are not among them."""
+    """Number of sessions by their end, their time and rows; sub-agents are not among them."""
 
     how: Counter[str] = msgspec.field(default_factory=Counter)  # as `Ending.how`
     facts: list[Ending] = []  # of each end
     spent: Counter[str] = msgspec.field(default_factory=Counter)  # seconds by who took them
+    # by kind of rows, sessions with calls in several of them
+    divided: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 class Summary(Struct, kw_only=True):
@@ -205,6 +207,9 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
             spent[place] += own.usd
             own.dearest = spent[place]
             summary.parts[kind].setdefault(name, SessionSums()).add(own)
+    if not reading.parent:
+        rows = Counter(kind for kind, _ in spent)
+        summary.ends.divided.update(kind for kind, number in rows.items() if number > 1)
 
 
 def _add_facts(summary: Summary, reading: SessionReading) -> None:

@@ -346,7 +346,7 @@ def test_hours_are_those_of_the_calls_by_a_clock_that_is_named(
     time.tzset()
     assert "hours, EST/EDT night, 22:00 to 6:00 2 5 " in out
     assert "day, 6:00 to 22:00 1 3 " in out
-    assert "counts in each of them: hours, EST/EDT 3, for 2 sessions." in out
+    assert "of 2 sessions 1 with calls by night and by day." in out
 
 
 def test_what_a_log_does_not_hold_is_said(home: Path, capsys: Capture) -> None:
@@ -359,6 +359,18 @@ def test_what_a_log_does_not_hold_is_said(home: Path, capsys: Capture) -> None:
     assert "1 step (a step is one answer of a model), no usage in the log" in out
     assert "no time of calls in the log 1 1 not logged not logged" in out
     assert "$0" not in out
+
+
+def test_a_log_without_an_answer_is_named(home: Path, capsys: Capture) -> None:
+    """It is no session; `--all` has the name of its file."""
+    write_all([smooth()], home)
+    line = {"type": "user", "isMeta": True, "sessionId": Log(3).id, "message": {"content": "Hm."}}
+    path = home / ".claude/projects/shop/none.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(line))
+    assert "1 log without an answer of a model: not counted (--all has" in screen(capsys)
+    assert f"1 log without an answer of a model: not counted: {path}." in screen(capsys, "--all")
+    assert len(readings(capsys)) == 1
 
 
 def test_without_tokens_the_longest_come_first() -> None:
