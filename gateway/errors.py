@@ -41,6 +41,13 @@ class ConfigError(Exception):
         self.faults = faults
 
 
+def in_words(error: Exception) -> str:
+    """The text of an error; of the system's, its reason after the file, without its number."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename!r}: {error.strerror}"
+    return str(error)
+
+
 class AnswerParts(TypedDict, total=False):
     """The parts of one error answer that differ from those of its class."""
 

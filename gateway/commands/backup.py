@@ -18,7 +18,7 @@ from gateway.commands.declared import declare
 from gateway.commands.store import answer, reported, run_on
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
-from gateway.errors import BadRequest, ConfigError
+from gateway.errors import BadRequest, ConfigError, in_words
 
 # The folder in a backup that has everything, before the kind of its store; with its form.
 _FORMAT = "gateway-backup-1"
@@ -80,6 +80,8 @@ def _restore(args: Namespace) -> None:
                 lost = take_over(own.path, storage.file, "".join([each.sql for each in MIGRATIONS]))
                 asyncio.run(run_on(_check, replace(settings, storage=own), args))
             put_in_place(storage, folder, kept)
+        if old := [str(each) for each in place.parent.glob(f"*{kept}") if kept]:
+            lost += f"; what was there is kept: {', '.join(sorted(old))}"
     _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")
 
 
@@ -95,7 +97,8 @@ def _unpack(file: str, folder: Path) -> None:
             tar.extractall(folder.parent, (m for m in tar if m.type in b"05"), filter="data")
             whole.read()  # the checksum of all is at the end
     except (tarfile.TarError, OSError, EOFError, RecursionError, zlib.error) as error:
-        raise ConfigError(f"{file!r} is no whole backup of a gateway ({error})") from error
+        text = f"{file!r} is no whole backup of a gateway ({in_words(error)})"
+        raise ConfigError(text) from error
     if not folder.is_dir():
         raise ConfigError(f"{file!r} is of a newer version, of another kind of store or no backup")
     _check_files(folder, file)

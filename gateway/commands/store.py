@@ -16,7 +16,7 @@ import orjson
 from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
-from gateway.errors import BadRequest, ConfigError
+from gateway.errors import BadRequest, ConfigError, in_words
 from gateway.process.running_gateways import is_alive, running_gateways, state_database
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.changes import persons_name
@@ -109,7 +109,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except own as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigError(in_words(exc)) from exc
 
 
 async def run_on_stores(

@@ -266,6 +266,7 @@ def test_what_cannot_be_restored_changes_nothing(
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(reason, line), line
     assert "all.tar" in line or "gateway.db" in line
+    assert "Errno" not in line
     assert _seen() == before
 
 
@@ -285,8 +286,8 @@ async def test_a_store_in_use_is_not_replaced(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_what_was_there_is_kept_beside(damaged: bool) -> None:
-    """The file and what waited for it, under dated names; also a damaged file."""
+def test_what_was_there_is_kept_beside(damaged: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file and what waited for it, under dated names that are said; also a damaged file."""
     asyncio.run(_fill(1))
     assert main(["backup", "all.tar"]) == 0
 
@@ -302,6 +303,8 @@ def test_what_was_there_is_kept_beside(damaged: bool) -> None:
     assert asyncio.run(_waiting()) == []
     (kept,) = Path().glob("gateway.db.replaced-*")
     (spool,) = Path().glob("gateway.db-spool.replaced-*")
+    said = capsys.readouterr().out
+    assert f"kept: {spool.absolute()}, {kept.absolute()}\n" in said
     assert list(spool.glob("spool-*.db"))
     if not damaged:
         assert asyncio.run(_runs(StorageSettings(path=str(kept)))) == 2
@@ -416,7 +419,17 @@ def test_what_people_did_after_the_backup_is_counted(capsys: pytest.CaptureFixtu
     asyncio.run(act())
     assert main(["restore", "all.tar", "--replace"]) == 0
     said = capsys.readouterr().out
-    assert "stops, limits and other acts of people since then that it lacks: 1\n" in said
+    assert "stops, limits and other acts of people since then that it lacks: 1;" in said
+
+
+def test_a_folder_that_is_not_there_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its path, and without the number of the system's error."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "nowhere/all.tar"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere" in line
+    assert line.endswith("No such file or directory")
+    assert "Errno" not in line
 
 
 def test_a_backup_is_never_made_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:
