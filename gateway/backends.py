@@ -15,7 +15,7 @@ from gateway.core.plugins import load_class
 from gateway.hooks import given
 from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import Signals, StateStore, StoreUnavailable
-from gateway.stores.sql.changes import ChangeStore
+from gateway.stores.sql.audit_log import ChangeStore
 from gateway.stores.sql.controls import ControlStore
 from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.learning import LearningStore

@@ -16,7 +16,7 @@ from gateway.auth.access import Access
 from gateway.errors import Forbidden
 from gateway.reporting.run_exports import MEDIA, csv_lines
 from gateway.runtime import Runtime
-from gateway.stores.sql.changes import Change, ChangeStore
+from gateway.stores.sql.audit_log import Change, ChangeStore
 from gateway.values import FieldDict, Fields
 
 OPERATIONS = Operations()

@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from gateway.core.pattern import MAX_ID_CHARS
 from gateway.errors import BadRequest
 from gateway.stores import filters, lists
-from gateway.stores.sql.changes import persons_name
+from gateway.stores.sql.audit_log import persons_name
 from gateway.values import FieldDict, Fields
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -10,7 +10,7 @@ from gateway.auth.keys import key_digest
 from gateway.auth.other_sites import refuse_embedding, require_loopback_host
 from gateway.auth.sessions import signed, verified
 from gateway.errors import Forbidden, Unauthorized
-from gateway.stores.sql.changes import persons_name
+from gateway.stores.sql.audit_log import persons_name
 from gateway.text.sanitize import one_line
 from gateway.values import frozen
 from gateway.wire.headers import RawHeaders, header

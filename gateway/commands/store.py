@@ -19,7 +19,7 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError, in_words
 from gateway.process.running_gateways import is_alive, running_gateways, state_database
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.changes import persons_name
+from gateway.stores.sql.audit_log import persons_name
 from gateway.tasks import off_loop
 from gateway.text.formatting import STATE_COLOURS
 from gateway.text.page import rendered

@@ -37,6 +37,7 @@ from gateway.steering.identity import (
     child_id,
     conversation_id,
 )
+from gateway.steering.identity.compaction import summarises
 from gateway.steering.sub_agents import (
     HEADERS,
     UNNAMED,
@@ -385,7 +386,7 @@ def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot |
             # It was a final answer, and ends its run when it is read in the new history.
             snapshot = replace(snapshot, state=FSMState.NORMAL)
         return snapshot, hashes.start + _start_of_turn(hashes.turns, newest)
-    if incoming.summarises(branch):
+    if summarises(incoming, branch):
         snapshot = conversation.snapshot_before_reply()  # a summary, not a final answer
     return snapshot, hashes.state.count
 

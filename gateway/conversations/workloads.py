@@ -30,7 +30,7 @@ from gateway.steering.routing_policy import (
 from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.sql.changes import ChangeStore, pilot_of
+from gateway.stores.sql.audit_log import ChangeStore, pilot_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names

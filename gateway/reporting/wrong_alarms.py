@@ -14,7 +14,7 @@ from gateway.backends import Stores
 from gateway.core.monitors import ALARMING, MONITORS
 from gateway.stores.controls import Control, alarm_subject
 from gateway.stores.filters import RunFilter
-from gateway.stores.sql.changes import Change
+from gateway.stores.sql.audit_log import Change
 from gateway.stores.sql.runs import RunStore
 from gateway.values import FieldDict, Value
 

@@ -41,7 +41,7 @@ from gateway.observability.metrics import Metrics
 from gateway.runtime import Runtime
 from gateway.stores.controls import GATEWAY
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.changes import ChangeStore
+from gateway.stores.sql.audit_log import ChangeStore
 from gateway.tasks import spawn
 from gateway.values import FieldDict, Fields
 

@@ -101,7 +101,7 @@ def list_of(hook: Hook) -> Object:
     with suppress(OSError):
         stamp = Path(hook.config).stat().st_mtime_ns
     if known is None or known["stamp"] != stamp:
-        from gateway.features.client_hooks.watch import read_list
+        from gateway.features.client_hooks.session_alarms import read_list
 
         known = {**read_list(hook.config, known), "stamp": stamp}
         write(path, json.dumps(known))
@@ -169,7 +169,7 @@ def _alarms(hook: Hook, event: Object, known: Object) -> Object:
     now = time.time()
     if kind == BEFORE_A_CALL and (now - state["at"]) * known["share"] < state["took"]:
         return {}
-    from gateway.features.client_hooks.watch import look
+    from gateway.features.client_hooks.session_alarms import look
 
     answer, step = look(kind, hook.config, path, since=state["step"])
     write(file, json.dumps({"step": step, "at": now, "took": time.process_time()}))

@@ -28,7 +28,7 @@ Takes = Callable[[Session], bool]
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gateway.features.history.keep import Keeper, Kept
+    from gateway.features.history.import_as_runs import Keeper, Kept
     from gateway.features.history.reading import SessionReading
 
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
@@ -99,14 +99,14 @@ def _history(args: argparse.Namespace) -> int:
         if not typed:
             raise ConfigError(f"{verb}: nothing was typed in several sessions of one project")
         if reads:
-            from gateway.features.history.brief import read_brief
+            from gateway.features.history.instruction_file import read_brief
 
             settings = load_settings(args.config)
             with reported():
                 settings = _with_database(settings)
                 asyncio.run(read_brief(typed, Path.cwd(), settings, write=args.write))
         elif verb == "brief":
-            from gateway.features.history.brief import brief
+            from gateway.features.history.instruction_file import brief
 
             sys.stdout.write(brief(typed, Path.cwd()))
         elif args.json:
@@ -207,7 +207,7 @@ async def _keep_all(
     takes: Takes,
     readings: Sequence["SessionReading"],
 ) -> int:
-    from gateway.features.history.keep import Keeper
+    from gateway.features.history.import_as_runs import Keeper
 
     stores = await open_stores(settings.storage)
     try:

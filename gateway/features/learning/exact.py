@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gateway.core.pattern import ENDED, Lesson, Pattern, Tier
 from gateway.features.learning.context import project_of
-from gateway.features.learning.endings import endings
+from gateway.features.learning.ended_failures import endings
 from gateway.features.learning.life_cycle import lesson_id
 from gateway.features.learning.reading import ReadCallOfRun, digest
 from gateway.stores.learning import AGAINST, EvidenceRow

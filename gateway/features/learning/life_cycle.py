@@ -24,7 +24,7 @@ from gateway.core.pattern import (
     content,
 )
 from gateway.features.learning.context import like_of
-from gateway.features.learning.endings import BY_ITSELF, HOLE
+from gateway.features.learning.ended_failures import BY_ITSELF, HOLE
 from gateway.features.learning.gate import refusal, strange
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.features.learning.verdicts import best

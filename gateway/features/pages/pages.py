@@ -28,7 +28,7 @@ from gateway.stores.controls import STEERING
 from gateway.stores.filters import STATES
 from gateway.stores.protocols import StoreError
 from gateway.stores.severity import SEVERITY_WORDS
-from gateway.stores.sql.changes import persons_name
+from gateway.stores.sql.audit_log import persons_name
 from gateway.tasks import off_loop
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.credentials import SESSION_COOKIE

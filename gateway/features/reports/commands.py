@@ -19,7 +19,7 @@ from gateway.features.reports.savings import read_savings
 from gateway.features.reports.week import monday_of, read_week
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import RunFilter
-from gateway.stores.sql.changes import pilot_of
+from gateway.stores.sql.audit_log import pilot_of
 from gateway.text.page import rendered
 
 

@@ -19,13 +19,12 @@ from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend, start_sta
 _HASH_BYTES = 8
 _MAX_HASHES = 64
 _LINE_CHARACTERS = 16  # shorter lines (headings, "Done.") occur in many replies
-_LEAST_SHARE = 0.25  # clients drop parts of a summary, such as the model's notes before it
 _TAG = re.compile(r"</?\w+>")
 
 
 def line_hashes_of(text: str) -> tuple[bytes, ...]:
     """Digests of a reply's first lines, 8 bytes each; short lines and tags are left out."""
-    return tuple(dict.fromkeys(_hash_lines(text)))[:_MAX_HASHES]
+    return tuple(dict.fromkeys(hash_lines(text)))[:_MAX_HASHES]
 
 
 def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
@@ -33,7 +32,8 @@ def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
     return tuple(joined[at : at + _HASH_BYTES] for at in range(0, len(joined), _HASH_BYTES))
 
 
-def _hash_lines(text: str) -> Iterator[bytes]:
+def hash_lines(text: str) -> Iterator[bytes]:
+    """A digest of each line of a text, 8 bytes; short lines and tags are left out."""
     for line in text.splitlines():
         words = _TAG.sub("", line).strip()
         if len(words) >= _LINE_CHARACTERS:
@@ -343,17 +343,6 @@ class Incoming(Value):
     compacts: bool = False  # it asks for a summary of its own history
     # ids of the calls in the latest assistant turn; empty unless every call has one
     calls: tuple[str, ...] = ()
-
-    def summarises(self, branch: Branch, known: int = 0) -> bool:
-        """Whether messages of the client, after the first `known`, repeat at least a quarter of the
-        lines of the branch's latest reply."""
-        lines = branch.line_hashes
-        missing = set(lines)
-        for message in self.messages[known:] if lines else ():
-            if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
-                missing.difference_update(_hash_lines(content_text(message.get("content"))))
-        found = len(lines) - len(missing)
-        return found > 0 and found >= len(lines) * _LEAST_SHARE
 
     def has_compaction(self, known: int = 0) -> bool:
         """Whether an item after the first `known` messages stands for a compacted history."""

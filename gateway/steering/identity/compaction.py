@@ -2,12 +2,22 @@
 
 There are two signs: results of the calls that the latest reply made (`_awaiting_results` in
 `matching.py`), and what a branch has said or is about, together with an id from the client
-(`rewritten`). Prompts that ask for a summary, and items that stand for a compacted history:
-`branch.py`."""
+(`rewritten`, `summarises`). Prompts that ask for a summary, and items that stand for a compacted
+history: `branch.py`."""
 
 from msgspec import Struct
 
-from gateway.steering.identity.branch import Awaits, Branch, Branches, Found, Incoming
+from gateway.steering.identity.branch import (
+    Awaits,
+    Branch,
+    Branches,
+    Found,
+    Incoming,
+    hash_lines,
+)
+from gateway.wire.messages import content_text
+
+_LEAST_SHARE = 0.25  # clients drop parts of a summary, such as the model's notes before it
 
 
 class Named(Struct, frozen=True):
@@ -44,7 +54,7 @@ def rewritten(
     alike.sort(key=lambda branch: branch.conversation_id != named.conversation_id)
     idle = [branch for branch in branches.values() if branch.awaits is Awaits.ANYTHING]
     proven = (b for b in alike if b.reply_digest and b.reply_digest in fresh)
-    summed_up = (branch for branch in idle if request.summarises(branch, position))
+    summed_up = (branch for branch in idle if summarises(request, branch, position))
     chosen = next(proven, None) or next(summed_up, None)
     if chosen is None and not named.weak and request.has_compaction(position):
         chosen = next(iter(alike), None)
@@ -59,3 +69,15 @@ def rewritten(
         elif found is None or (named.exclusive and known):
             chosen = next((b for b in alike if b.steps), None)
     return chosen
+
+
+def summarises(request: Incoming, branch: Branch, known: int = 0) -> bool:
+    """Whether messages of the client, after the first `known`, repeat at least a quarter of the
+    lines of the branch's latest reply."""
+    lines = branch.line_hashes
+    missing = set(lines)
+    for message in request.messages[known:] if lines else ():
+        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
+            missing.difference_update(hash_lines(content_text(message.get("content"))))
+    found = len(lines) - len(missing)
+    return found > 0 and found >= len(lines) * _LEAST_SHARE

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.core.decision_settings import Policy
-from gateway.features.client_hooks import watch
+from gateway.features.client_hooks import session_alarms
 from gateway.features.history.find import identify
 from gateway.features.history.reading import outcomes_of
 from gateway.features.history.session import Session
@@ -28,7 +28,7 @@ DEVELOPMENT_LOGS = Path(__file__).parents[4] / "shared/data/session-logs"
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other gateway of this machine keeps a hook silent."""
-    monkeypatch.setattr(watch, "running_gateways", list)
+    monkeypatch.setattr(session_alarms, "running_gateways", list)
 
 
 def by_hook(path: Path, folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def by_hook(path: Path, folder: Path) -> list[str]:
     def follow(event: str, text: bytes) -> None:
         nonlocal since
         log.write_bytes(text)
-        answer, since = watch.look(event, "", log, since=since)
+        answer, since = session_alarms.look(event, "", log, since=since)
         if message := answer.get("systemMessage", "").removeprefix("gateway: "):
             said.append(message)
 
@@ -120,7 +120,7 @@ async def compare(
         upstream.default = chat_replies(session)
         await play_chat(server, session)
     outcomes = {each.step.index: each for each in outcomes_of(session, Policy())[0]}
-    begun = watch.beginnings(outcomes, -1)
+    begun = session_alarms.beginnings(outcomes, -1)
     assert "; ".join(by_hook(path, folder)) == "; ".join([alarm.sentence for alarm in begun])
     wire = await by_wire(server)
     sent = {(run, step) for run, step, _ in wire}  # what follows the last answer was never sent

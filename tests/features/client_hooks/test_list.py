@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.features.client_hooks import answer, watch
+from gateway.features.client_hooks import answer, session_alarms
 from gateway.process.running_gateways import RunningGateway
 
 LIST = """
@@ -178,7 +178,7 @@ def test_a_cut_file_of_a_session_is_written_again(
     file = folder / "log.json"
     hook = answer.Hook("claude-code", folder=folder, config=str(config))
     event = {**BEFORE, "transcript_path": str(tmp_path / "log.jsonl")}
-    monkeypatch.setattr(watch, "look", lambda *_, since: ({"since": since}, since + 1))
+    monkeypatch.setattr(session_alarms, "look", lambda *_, since: ({"since": since}, since + 1))
     for text, since in (("", -1), ('{"step": 7, "a', -1), ("[]", -1), ('{"step": 7}', 7)):
         file.write_text(text)
         assert answer._alarms(hook, event, {"share": 0.1}) == {"since": since}
@@ -252,16 +252,16 @@ def test_a_hook_knows_the_gateway_in_each_spelling(
     """Behind a running gateway a session's log is not read, for the gateway says it; that the
     config is refused is said nevertheless."""
     here = RunningGateway(pid=1, url="http://127.0.0.1:9009", database="", started_at=0.0)
-    monkeypatch.setattr(watch, "running_gateways", lambda: [here])
+    monkeypatch.setattr(session_alarms, "running_gateways", lambda: [here])
     monkeypatch.setenv("ANTHROPIC_BASE_URL", base)
     refused = tmp_path / "own.yaml"
     refused.write_text("no_such_key: 1")
     missing = tmp_path / "none.jsonl"
     if not silent:
         with pytest.raises(Exception):  # noqa: B017, PT011 - the log is looked for
-            watch.look("Stop", str(refused), missing, since=3)
+            session_alarms.look("Stop", str(refused), missing, since=3)
         return
-    answer, since = watch.look("Stop", str(refused), missing, since=3)
+    answer, since = session_alarms.look("Stop", str(refused), missing, since=3)
     assert "no_such_key" in answer["systemMessage"]
     assert since == 3
-    assert watch.look("Stop", "", missing, since=3) == ({}, 3)
+    assert session_alarms.look("Stop", "", missing, since=3) == ({}, 3)

@@ -14,7 +14,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.core.decision_settings import Policy
 from gateway.features.history.find import identify
-from gateway.features.history.keep import Keeper
+from gateway.features.history.import_as_runs import Keeper
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.reading import outcomes_of
 from gateway.features.history.session import ModelCall, Session

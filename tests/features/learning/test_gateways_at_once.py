@@ -24,7 +24,7 @@ from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_decision
 from tests.features.learning.families import answers
 from tests.features.learning.runs import Call, lessons_of, run, shell, stored
-from tests.features.learning.test_endings import MOVE, behind, ended
+from tests.features.learning.test_ended_failures import MOVE, behind, ended
 
 GATEWAYS = 3
 MISSING = "bash: mvn: command not found"

@@ -17,7 +17,7 @@ from steering_gateway_testing.control_plane import client_of
 from tests.api.conftest import Start, start
 from tests.features.learning.families import learn
 from tests.features.learning.runs import state
-from tests.features.learning.test_endings import MOVE, behind, ended
+from tests.features.learning.test_ended_failures import MOVE, behind, ended
 
 __all__ = ["start"]
 ADMIN, ACME, OTHER = "the-admin-key", "acme-key", "other-key"

@@ -21,7 +21,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.features.wrap.wrap import _act_lines
 from gateway.stores.controls import GATEWAY
-from gateway.stores.sql.changes import Change
+from gateway.stores.sql.audit_log import Change
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.processes import GatewayProcess
 from tests.features.wrap.test_wrap import WAIT_S, environment, wrapped

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from gateway.backends import Stores
 from gateway.steering.experiments import ModeOfRuns, Pilot
-from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
+from gateway.stores.sql.audit_log import Change, ChangeStore, pilot_of
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, a_first_step, a_step, one_run
 

@@ -12,7 +12,7 @@ from gateway.steering.guidance.lessons import SAME_FAILURE
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import PLAIN, TOOLS, opening
 from steering_gateway_testing.patience import until_async
-from tests.features.learning.test_endings import MOVE
+from tests.features.learning.test_ended_failures import MOVE
 
 Start = Callable[..., AppServer]
 FAILS = ("larch serve orders", 'larch: fatal: table "orders" is behind')

@@ -11,8 +11,8 @@ from gateway.backends import Stores
 from gateway.config import settings_from_dict
 from gateway.config.reload import differences
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sql import changes as module
-from gateway.stores.sql.changes import ChangeStore
+from gateway.stores.sql import audit_log as module
+from gateway.stores.sql.audit_log import ChangeStore
 
 
 def kept(stores: Stores) -> ChangeStore:

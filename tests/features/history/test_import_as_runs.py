@@ -21,10 +21,10 @@ from gateway.backends import Stores, open_stores
 from gateway.config import Settings, settings_from_dict
 from gateway.config.storage import StorageSettings
 from gateway.core.decision_settings import Policy
-from gateway.features.history import keep
+from gateway.features.history import import_as_runs
 from gateway.features.history.command import _keep_file, run_keep
 from gateway.features.history.find import Found, named
-from gateway.features.history.keep import Keeper, imported_id
+from gateway.features.history.import_as_runs import Keeper, imported_id
 from gateway.features.history.log_places import formats
 from gateway.features.history.reading import read_session
 from gateway.features.history.session import ModelCall, Session
@@ -222,7 +222,7 @@ async def test_twice_changes_nothing_and_growth_adds(stores: Stores) -> None:
     assert after[0] == before[0]
     other = Keeper(stores, Settings(), tenant="other", now=lambda: after[1].run.updated_at)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep, "CALLS_AT_ONCE", 2)
+        patch.setattr(import_as_runs, "CALLS_AT_ONCE", 2)
         await other.keep(whole)
     at_once = await traces(stores, tenant="other")
     assert len(at_once) == 3
@@ -369,7 +369,7 @@ async def test_two_that_keep_at_once(stores: Stores) -> None:
     """Each session is there once, whoever stores which part of it."""
     sessions = [a_session(f"s{n}", ("Mend", [LS] * 5), ("Paint", [LS])) for n in range(6)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep, "CALLS_AT_ONCE", 1)
+        patch.setattr(import_as_runs, "CALLS_AT_ONCE", 1)
         both = await asyncio.gather(kept(stores, *sessions), kept(stores, *sessions))
     assert sum(k.counts.kept for k in both) >= 6
     found = await traces(stores)

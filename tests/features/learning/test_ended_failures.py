@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends import Stores
 from gateway.core.pattern import Status
-from gateway.features.learning.endings import BY_ITSELF, HOLE, endings
+from gateway.features.learning.ended_failures import BY_ITSELF, HOLE, endings
 from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.views import lesson_view
 from gateway.stores.learning import LessonFilter

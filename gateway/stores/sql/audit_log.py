@@ -1,4 +1,4 @@
-"""Changes that operators declare: an append-only list, which every gateway on the store reads."""
+"""The audit log: changes that operators declare, appended to a list that every gateway reads."""
 
 import asyncio
 import time
