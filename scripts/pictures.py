@@ -27,6 +27,7 @@ from gateway.config import settings_from_dict
 from gateway.core.decision_settings import Policy
 from gateway.features.demo.show import WIDTH, run_demo
 from gateway.features.history.find import at_home
+from gateway.features.history.projects import with_projects
 from gateway.features.history.reading import SessionReading, read_all
 from gateway.features.history.screen import print_screen
 from gateway.features.history.sub_agent_orders import with_orders
@@ -81,7 +82,7 @@ def history(home: Path) -> None:
         readings += each.sessions
     options: dict[str, Any] = {"force_terminal": True, "highlight": False}
     console = Console(record=True, file=io.StringIO(), width=HISTORY_WIDTH, **options)
-    print_screen(summarise(with_orders(readings)), console, {})
+    print_screen(summarise(with_projects(with_orders(readings))), console, {})
     save(console, "history")
 
 
