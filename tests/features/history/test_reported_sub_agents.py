@@ -52,8 +52,7 @@ def progress(line: dict[str, Any]) -> dict[str, Any]:
     names = ("type", "timestamp", "uuid", "message", "requestId")
     inner = {name: line[name] for name in names if name in line}
     data = {"type": "agent_progress", "message": inner, "prompt": PROMPT, "agentId": AGENT}
-    names = ("sessionId", "cwd", "version", "timestamp")
-    outer = {name: line[name] for name in names}
+    outer = {name: line[name] for name in ("sessionId", "cwd", "version", "timestamp")}
     ids = {"toolUseID": "agent_1", "parentToolUseID": "call_1", "uuid": f"p{line['uuid']}"}
     return {**outer, **ids, "type": "progress", "isSidechain": False, "data": data}
 

@@ -294,7 +294,7 @@ def stopped(number: int) -> Log:
 
 def test_a_score_without_a_reason_is_no_alarm() -> None:
     """A step of state SLOW whose monitors are silent is not stated."""
-    steps = [{"role": "user", "content": "Go."}]
+    steps: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
     for number in range(6):
         call = {"id": f"c{number}", "function": {"name": "bash", "arguments": f'{{"a": {number}}}'}}
         steps.append({"role": "assistant", "content": "I doubt it, hmm.", "tool_calls": [call]})
