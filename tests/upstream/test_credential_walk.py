@@ -151,7 +151,17 @@ PASSED = {
     "/v1internal/{path:path}": ("operations/x",),
     "/copilot/{path:path}": ("models", "mcp/readonly"),
     "/backend-api/{path:path}": ("wham/usage", "codex/models"),
+    "/openai/deployments/{path:path}": ("d/chat/completions",),
 }
+_NAMED = (
+    "/at/x.openai.azure.com/openai/v1/chat/completions",
+    "/at/x.services.ai.azure.com/anthropic/v1/messages",
+    "/at/x.openai.azure.com/openai/deployments/d/embeddings",
+    "/at/bedrock-runtime.eu-west-1.amazonaws.com/model/anthropic.claude/invoke",
+    "/at/us-east5-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/x/models/y:z",
+)
+NAMED = tuple(("POST", path) for path in _NAMED)
+"""Addresses of hosts that a client names, for which the operator has set no base."""
 STEERED = [path for dialect in DIALECTS_SERVED.values() for path in dialect.routes]
 HELD = re.compile(r"/(?:api|dashboard)\b|/$|/(?:healthz|readyz|metrics)")  # never forwarded
 SOCKET = {
@@ -175,7 +185,7 @@ def routes() -> dict[tuple[str, str], tuple[str, ...]]:
             for method in sorted(route.methods or {"GET", "POST"}):
                 many = below is None and method == "POST" and f"/v1{path}" not in STEERED
                 found.setdefault((method, path), MODELS if many else MODELS[:1])
-    return found
+    return found | dict.fromkeys(NAMED, MODELS[:1])
 
 
 def body_of(path: str, model: str) -> bytes:
@@ -216,7 +226,7 @@ def test_every_credential_on_every_route_to_every_upstream(walked: Any, every: i
     own, proxy, gateway = walked
     strays, arrived, hosts = set(), set(), set()
     pairs = enumerate(itertools.product(requests(), BROUGHT))
-    walk = [pair for number, pair in pairs if number % every == 0 or pair[0][:2] in HOMES]
+    walk = [pair for number, pair in pairs if number % every == 0 or pair[0][:2] in HOMES + NAMED]
     with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
         for (method, path, content, headers), brought in walk:
             proxy.sent.clear()
@@ -232,6 +242,6 @@ def test_every_credential_on_every_route_to_every_upstream(walked: Any, every: i
                 else:
                     strays.add((method, path, str(brought.headers)[-40:], sent.host))
     assert strays == set()
-    homes = {"openai", "chatgpt", "anthropic", "google", "aws", "github"}
+    homes = {"openai", "chatgpt", "anthropic", "google", "aws", "github", "azure"}
     assert {b.secret for b in BROUGHT if b.family in homes} <= {secret for secret, _ in arrived}
     assert len(hosts & OWN.keys()) == (len(OWN) if own else 1)  # the walk went everywhere
