@@ -15,7 +15,7 @@ async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None)
     embedder = await _open(settings, meter)
     if not settings.cache_entries:
         return embedder
-    from gateway.embedding.base import CachedEmbedder
+    from gateway.embedding.vector_cache import CachedEmbedder
 
     return CachedEmbedder(embedder, settings.cache_entries)
 

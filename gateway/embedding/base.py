@@ -1,4 +1,4 @@
-"""Protocol of embedders, a cache, hashing, and arithmetic of vectors."""
+"""Protocol of embedders, hashing, and arithmetic of vectors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from math import isfinite, sqrt
 from typing import Protocol, runtime_checkable
-
-from cachetools import LRUCache
 
 from gateway.values import Fields
 
@@ -68,35 +65,6 @@ def similarity(one: Vector[float], other: Vector[float]) -> float:
     length."""
     product = sum(a * b for a, b in zip(one, other, strict=True))
     return max(-1.0, min(1.0, product))
-
-
-class CachedEmbedder:
-    """Wraps an embedder with a least-recently-used cache keyed by the text's digest. A text that
-    occurs twice in one call, or again in a retry, is embedded once."""
-
-    def __init__(self, inner: Embedder, entries: int):
-        self._inner = inner
-        self._vectors: LRUCache[bytes, Vector[float]] = LRUCache(entries)
-        self.embedder_id = inner.embedder_id
-        self.dimensions = inner.dimensions
-
-    async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One vector per text, in order; only texts not in the cache are embedded."""
-        encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
-        keys = [blake2b(text, digest_size=16).digest() for text in encoded]
-        known = {key: self._vectors[key] for key in keys if key in self._vectors}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        if missing:
-            vectors = await self._inner.embed(list(missing.values()))
-            known |= dict(zip(missing, vectors, strict=True))
-        for key in dict.fromkeys(keys):
-            self._vectors[key] = known[key]
-        return [known[key] for key in keys]
-
-    async def close(self) -> None:
-        """Clear the cache and close the wrapped embedder."""
-        self._vectors.clear()
-        await self._inner.close()
 
 
 DIMENSIONS = 256

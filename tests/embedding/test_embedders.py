@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import gateway.embedding.static
 from gateway.embedding import Embedder, EmbeddingError, EmbeddingSettings, open_embedder
-from gateway.embedding.base import CachedEmbedder, HashingEmbedder, normalised, similarity
+from gateway.embedding.base import HashingEmbedder, normalised, similarity
 from gateway.embedding.static import StaticEmbedder
+from gateway.embedding.vector_cache import CachedEmbedder
 
 MODEL = Path(gateway.embedding.static.__file__).parent / "model"
 STATIC = StaticEmbedder.load()
