@@ -89,6 +89,16 @@ def test_it_loads_nothing(home: Path, capsys: Capture) -> None:
     assert "@import" not in text
 
 
+def test_its_sums_have_the_plus_of_the_screen(home: Path) -> None:
+    """Where the log has the usage of an answer before it ended."""
+    log = smooth()
+    log.lines[-1]["message"]["stop_reason"] = None
+    write_all([log], home)
+    words = " ".join(Document(written(home)).words.split())
+    assert "Tokens4.4k+" in words.replace("Tokens ", "Tokens")
+    assert "1 step logged before the answer ended" in words
+
+
 def test_it_holds_the_tables_and_findings_of_the_screen(home: Path) -> None:
     """Costs by project, session, sub-agent, model, hours and week, then cache, time and end."""
     write_all([*telling(), smooth()], home)
