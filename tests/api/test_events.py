@@ -195,10 +195,9 @@ def test_streams_end_when_the_gateway_does(start: Start) -> None:
     assert [name for name, _ in listener.end(1)] == ["ready"]
 
 
-def test_too_many_subscribers_are_refused(start: Start) -> None:
+def test_too_many_subscribers_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a time to come back."""
-    server = start()
-    server.app.runtime.events._limit = 0
-    answer = httpx.get(f"{server.url}/api/events")
-    assert answer.status_code == 429
-    assert answer.headers["retry-after"]
+    monkeypatch.setattr(live_events, "MAX_SUBSCRIBERS", 0)
+    with httpx.stream("GET", f"{start().url}/api/events") as answer:
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"]

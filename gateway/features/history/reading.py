@@ -215,7 +215,7 @@ def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
         tokens=grouped(tokens),
         usd=usd,
         written_1h=tokens["cache_write_1h"],
-        at_least=call.at_least,
+        at_least=call.at_least or ("" if any(tokens.values()) else "usage"),
     )
 
 

@@ -28,8 +28,9 @@ from gateway.wire.messages import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
 # what the log has only a part of: nothing, the output of an answer that was logged before it
-# ended, or the steps of a sub-agent of which the last answer stands for more
-Floor = Literal["", "output", "steps"]
+# ended, the steps of a sub-agent of which the last answer stands for more, or an answer's usage,
+# of which it has none
+Floor = Literal["", "output", "steps", "usage"]
 AWAY_S = 1800.0  # a person who answers later than this has not been waited for
 
 

@@ -107,6 +107,7 @@ def session_view(reading: SessionReading) -> FieldDict:
         "ending": asdict(reading.course.ending),
         "tokens": tokens._asdict() | {"total": tokens.total},
         "steps_logged_before_end": reading.at_least("output"),
+        "steps_without_usage": reading.at_least("usage"),
         "answers_missing": reading.at_least("steps") > 0,
         "usd": None if reading.usd is None else round(reading.usd, 6),
         "unpriced": sorted({c.model for c in reading.calls if c.usd is None and c.tokens.total}),

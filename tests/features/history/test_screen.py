@@ -246,6 +246,26 @@ def test_answers_that_were_logged_before_they_ended_make_sums_a_floor(
         assert "logged before" not in out + screen(capsys, "show", log.id)
 
 
+def test_an_answer_without_usage_makes_sums_a_floor(home: Path, capsys: Capture) -> None:
+    """A log that ends before the usage of an answer: the step counts, its tokens are unknown. In
+    a log without any usage there is nothing to add to."""
+    log = Log(1).user("Build it.").answer("I look.", ("Bash", {"command": "ls"})).result("cart")
+    log.answer("It is there.")
+    del log.lines[-1]["message"]["usage"]
+    bare = Log(9).user("Say it.").answer("Said.")
+    del bare.lines[-1]["message"]["usage"]
+    write_all([log, bare, smooth()], home)
+    found = {each["id"]: each["steps_without_usage"] for each in readings(capsys)}
+    assert sorted(found.values()) == [0, 1, 1]
+    out = screen(capsys)
+    assert " Build it. 1 2 1.1k+ $0.0045+" in out
+    assert " Say it. 1 1 not logged not logged" in out
+    assert "Rename the page. 1 4 4.4k $0.018 " in out
+    assert "2 steps without usage in the log: tokens and cost are at least this" in out
+    assert "1 step without usage in the log" in screen(capsys, "show", log.id)
+    assert "without usage" not in screen(capsys, "show", bare.id)
+
+
 def test_a_rejection_and_the_line_that_marks_it_are_one_stop(home: Path, capsys: Capture) -> None:
     """Claude Code writes the line after a call that the person rejected; the sum, the list, `show`
     and `--json` count the rejection alone. Words of a rejection are no message of their own. An
