@@ -54,7 +54,7 @@ _EVENTS = re.compile(
 _FOLDER = re.compile(r"(?:<cwd>|Current working directory: )([^<\n]{1,4096})")
 # Address of a repository, around its owner and name.
 _REMOTE = re.compile(r"^(?:[\w+]+://[^/]*/|[^/:]*:)?(.+?)(?:\.git)?/*$")
-_NUMBERED = re.compile(r".*[\W_]\d{1,4}$")  # names such as `bash:0` are the same in all sessions
+_NUMBERED = re.compile(r"^.*[\W_]\d{1,4}$")  # names such as `bash:0` are the same in all sessions
 _COUNTS = ("input", "output", "cached_input", "cache_write_input", "reasoning_output")
 
 
