@@ -35,14 +35,8 @@ class SessionSums(Struct, kw_only=True):
     usd: float = 0.0  # US dollars of the calls with a known price
     unpriced: int = 0  # tokens of calls whose price is unknown
     dearest: float = 0.0  # US dollars of the one that cost most
-    at_least: int = 0  # steps that were logged before their answer ended
-    no_usage: int = 0  # steps whose usage is not in the log
-    cut: int = 0  # sub-agents of which the log has the last answer, and not all before
-
-    @property
-    def floor(self) -> bool:
-        """True if the log has only a part of what was used."""
-        return bool(self.at_least or self.no_usage or self.cut)
+    # steps of which the log has only a part, by `CallCost.at_least`
+    floors: Counter[str] = msgspec.field(default_factory=Counter)
 
     def add(self, other: "SessionSums") -> None:
         """Add the sums of other sessions, or of one call."""
@@ -52,9 +46,7 @@ class SessionSums(Struct, kw_only=True):
         self.usd += other.usd
         self.unpriced += other.unpriced
         self.dearest = max(self.dearest, other.dearest)
-        self.at_least += other.at_least
-        self.no_usage += other.no_usage
-        self.cut += other.cut
+        self.floors.update(other.floors)
 
 
 class PlaceToLook(Value):
@@ -202,9 +194,7 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
         if agent:
             names["sub-agent"] = agent
         own = SessionSums(steps=1, tokens=call.tokens, usd=call.usd or 0.0)
-        own.at_least = int(call.at_least == "output")
-        own.no_usage = int(call.at_least == "usage")
-        own.cut = int(call.at_least == "steps")
+        own.floors.update(filter(None, [call.at_least]))
         if call.usd is None and call.tokens.total:
             own.unpriced = call.tokens.total
             summary.read.unpriced.add(names["model"])
