@@ -14,10 +14,10 @@ from gateway.wire.usage import LEAST, SHARE, Loss
 
 LIFETIME_S = 300.0  # of an entry of the cache. Source: Anthropic's and OpenAI's documentation
 HOUR_S = 3600.0  # of one that was written for an hour
-PAUSE = "after a pause longer than the cache was kept"
+PAUSE = "after a long pause (over 5 minutes; over an hour where it was cached for one)"
 COMPACTION = "after a compaction"
 MODEL = "after a change of the model"
-PREFIX = "without a pause (the prefix changed, or the provider lost it)"
+PREFIX = "without a long pause (the prefix changed, or the provider lost it)"
 _EVERY_CALL = 0.8  # share of calls without a prefix of the one before, of a prefix that changes
 _CALLS = 5  # from which on such a share says something
 
