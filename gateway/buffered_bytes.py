@@ -37,9 +37,14 @@ class Room:
         self.answers = 0
         self._of_keys = Counter[str]()
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
-        # Whoever reads much passes it on after each step of the event loop, so that others go on
-        # between two pieces, and not only between the pieces of two hundred.
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
+
+    async def give_way(self) -> None:
+        """Wait for one's turn, of which each step of the event loop has one. Whoever is about to
+        read, steer or write much asks for it, so that others go on between two such pieces of work,
+        and not only between those of two hundred clients."""
+        async with self._turn:
+            await asyncio.sleep(0)
 
     def _fits(self, share: Share, size: int) -> bool:
         others = self._held - share.size
@@ -95,7 +100,7 @@ class Share:
     def __init__(self, room: Room, settings: ServerSettings, key: str = ""):
         self._room = room
         self.settings = settings
-        self.turn = room.turn
+        self.give_way = room.give_way
         self.key = key
         self.limit = int(settings.max_bytes_in_flight_mb * 2**20)
         self.size = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.buffered_bytes import ARRIVAL_BYTES_S, Share
+from gateway.buffered_bytes import ARRIVAL_BYTES_S, SMALL_BYTES, Share
 from gateway.errors import BodyTooLarge, GatewayError, MethodNotAllowed, RequestTooSlow
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
@@ -80,6 +80,8 @@ async def _with_rest(first: bytes, receive: Receive, limit: int, share: Share | 
             while more:
                 if share is not None:
                     await share.grow(size)
+                    if size > SMALL_BYTES:
+                        await share.give_way()
                     late.reschedule(began + share.settings.max_body_s + size / ARRIVAL_BYTES_S)
                 chunk, more = await _next_chunk(receive)
                 parts.append(chunk)

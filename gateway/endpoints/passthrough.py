@@ -12,7 +12,7 @@ from msgspec import Struct
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.budget_interface import CallBody
-from gateway.buffered_bytes import Room, Share
+from gateway.buffered_bytes import SMALL_BYTES, Room, Share
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -130,8 +130,8 @@ class PassThrough:
                     )
                 if named:
                     exchange.request.model = named.model
-                else:
-                    exchange.request.model = form_model(raw)
+                elif raw and not as_json:
+                    exchange.request.model = await reading(form_model, raw)
                 sent = CallBody(
                     fields=named.body if named else {},
                     raw=raw[: len(raw) // _MEDIA_BYTES] if how == "media" else raw,
@@ -149,6 +149,8 @@ class PassThrough:
                     sending = _send_json(services, exchange, call, raw=raw, request=request)
                 else:
                     sending = _send_stream(services, exchange, call, upload=upload)
+                if len(raw) > SMALL_BYTES:
+                    await share.give_way()
                 started = time.perf_counter()
                 try:
                     response = await (counted.answer_of(sending, share) if counted else sending)

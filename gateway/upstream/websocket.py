@@ -142,8 +142,7 @@ class MessageSide:
             while data := await self._read():
                 if isinstance(data, bytes):
                     if len(data) == _PIECE_BYTES:  # it may be hundreds of frames
-                        async with self._share.turn:
-                            await asyncio.sleep(0)
+                        await self._share.give_way()
                     self._connection.receive_data(data)
                 for event in [data] if isinstance(data, Event) else self._connection.events():
                     given = await self._whole(event) if isinstance(event, Message) else event

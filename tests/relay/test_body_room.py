@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -14,6 +15,9 @@ import pytest
 
 from gateway.buffered_bytes import Room, Share
 from gateway.config import ServerSettings
+from gateway.endpoints.body import read_body
+from gateway.exchange import Exchange, RequestInfo
+from gateway.tasks import spawn
 from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from steering_gateway_testing.hearing import HELLO, STREAMED, hear
 from steering_gateway_testing.patience import until
@@ -33,6 +37,7 @@ def in_pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 65_536]
 
 
+MIB = 2**20
 JSON = {"content-type": "application/json"}
 
 
@@ -195,3 +200,34 @@ def test_answers_leave_half_of_the_room_to_bodies() -> None:
     with Share(room, settings) as one, Share(room, settings) as other:
         assert other.beside()(2 * 2**20)
         assert not one.beside()(1)
+
+
+async def test_one_large_body_goes_on_in_each_step_of_the_loop() -> None:
+    """Others go on between two pieces, and not only between those of all large bodies."""
+    room = Room()
+    step = 0
+    read_at = []
+
+    async def count() -> None:
+        nonlocal step
+        while True:
+            step += 1
+            await asyncio.sleep(0)
+
+    async def read() -> bytes:
+        pieces = [b"x" * 100_000] * 4
+
+        async def receive() -> dict[str, Any]:
+            if len(pieces) < 4:
+                read_at.append(step)
+            return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
+
+        exchange = Exchange(RequestInfo(method="POST", path="/", id="r"))
+        with Share(room, ServerSettings()) as share:
+            return await read_body([], receive, exchange, limit=MIB, share=share)
+
+    counting = spawn(count())
+    bodies = await asyncio.gather(*[read() for _ in range(5)])
+    counting.cancel()
+    assert [len(body) for body in bodies] == [400_000] * 5
+    assert len(set(read_at)) == len(read_at) == 15
