@@ -44,7 +44,7 @@ from gateway.core.placement import place
 from gateway.core.provider_limits import GuidanceTarget
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 
 BLOCK_TOKENS = 128
 """Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""

@@ -23,7 +23,7 @@ from gateway.core.step import Step
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.transcript.steps import extract
 from lab.signals import CODING
 from steering_gateway_testing.planting import INNOCENTS, LOOPS, planted

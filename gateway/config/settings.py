@@ -368,7 +368,7 @@ class Settings(_Sections):
         """Everything that decides about a call. Raises ValueError for a value without meaning."""
         # What reads steps is a fifth of what a short command would import.
         from gateway.core.steer import SteeringRules
-        from gateway.steering.reader import READER
+        from gateway.steering.guidance.situation import READER
 
         kept = self.storage.store_content
         return SteeringRules(

@@ -1,8 +1,8 @@
-"""Signals that decide about a call, and the state by which its model is chosen."""
+"""The signal that decides about a call, and the settings of the acts on it."""
 
 from typing import Literal
 
-from gateway.core.fsm import HARD_STATES, FSMState
+from gateway.core.fsm import FSMState
 from gateway.core.monitors import Readings
 from gateway.values import Value, frozen
 
@@ -35,17 +35,3 @@ class ActionSignal(Value):
     waits: bool = False  # the newest step only waits for something, such as a job
     # a failure was repeated in spite of advice, and the run has not recovered
     strikes: bool = False
-
-
-def routing_state(signal: ActionSignal, least_severity: int) -> tuple[FSMState, str]:
-    """The state that selects the model, and a reason where it is not the run's own, else "". An
-    alarm of `least_severity` or more (0 = never) is routed like SLOW at once, and so is a failure
-    that was repeated in spite of advice; a run in FAST that waits for a job like NORMAL, because
-    what the job brings is not known."""
-    persists = 0 < least_severity <= signal.severity
-    if (persists or signal.strikes) and signal.state not in HARD_STATES:
-        why = "a failure is repeated in spite of advice" if signal.strikes else "the alarm persists"
-        return FSMState.SLOW, f"routing: {why}"
-    if signal.waits and signal.state is FSMState.FAST:
-        return FSMState.NORMAL, "routing: a job is waited for"
-    return signal.state, ""

@@ -13,8 +13,7 @@ from gateway.core.fsm import FSMState, next_state
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.ledger.session import SessionLedger
 from gateway.core.monitors import Readings, make_suite
-from gateway.core.monitors.suite import alarm_severity, session_alarm
-from gateway.core.reader import Reader
+from gateway.core.monitors.alarms import session_alarm
 from gateway.core.scoring.scorer import (
     JUDGED,
     NOT_JUDGED,
@@ -24,6 +23,7 @@ from gateway.core.scoring.scorer import (
     ReadsLedger,
     make_scorer,
 )
+from gateway.core.situation import Reader
 from gateway.core.step import Describe, Step
 from gateway.values import Value
 
@@ -46,9 +46,6 @@ class StepOutcome(Value):
         return self.observed.step
 
 
-QUIET_STEPS = 3  # steps without an alarm that end it
-
-
 class RunSnapshot(Value, array_like=True):
     """The part of a run's state that is stored and survives a compacted transcript."""
 
@@ -62,7 +59,7 @@ class RunSnapshot(Value, array_like=True):
 class _Windows:
     """The parts of a run that remember its newest steps: ledger, scorer, monitors."""
 
-    __slots__ = ("_score", "alarmed_steps", "ledger", "quiet", "scorer", "suite")
+    __slots__ = ("_score", "ledger", "scorer", "suite")
 
     def __init__(self, policy: Policy, describe: Describe, judged: Judged, steps: int):
         self.ledger = Ledger(describe, steps)
@@ -76,25 +73,12 @@ class _Windows:
             else lambda read: scorer.push(read.step)
         )
         self.suite = make_suite(policy.monitors)
-        self.alarmed_steps = self.quiet = 0
 
     def observe(self, step: Step) -> tuple[float, LedgerStep]:
         """Show the step to ledger, monitors and scorer; its score, clamped to [0, 1]."""
         read = self.ledger.observe(step)
         self.suite.push(read)
         return _clamp(self._score(read)), read
-
-    def count_alarm(self, readings: Readings) -> int:
-        """Severity, 0 to 3, of the alarm after the newest step. Steps between two tries of what
-        fails do not end it, as long as they are few."""
-        if readings.fired:
-            self.alarmed_steps += 1
-            self.quiet = 0
-            return alarm_severity(self.alarmed_steps)
-        self.quiet += 1
-        if self.quiet >= QUIET_STEPS:
-            self.alarmed_steps = 0
-        return 0
 
     @property
     def reason(self) -> str:
@@ -162,6 +146,7 @@ class RunFold:
             self._windows = windows = self._begin()
         score, observed = windows.observe(step)
         readings = windows.suite.readings()
+        severity = windows.suite.count_alarm(readings)
         if returned := self._session.observe(observed, self.index):
             alarms = [*readings.alarms, *map(session_alarm, returned)]
             readings = replace(readings, alarms=tuple(alarms))
@@ -176,7 +161,7 @@ class RunFold:
             reason=windows.reason,
             state=self.state,
             readings=readings,
-            severity=windows.count_alarm(readings),
+            severity=severity,
             observed=observed,
         )
         self.outcomes.append(outcome)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.core.acting import ActionSignal
 from gateway.core.ledger.ledger import LedgerStep
-from gateway.core.reader import Reader, Situation
+from gateway.core.situation import Reader, Situation
 from gateway.core.step import Step
 from gateway.values import FieldDict, Fields, Value
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
-from gateway.core.fsm import FSMState
+from gateway.core.acting import ActionSignal
+from gateway.core.fsm import HARD_STATES, FSMState
 from gateway.values import Texts, Value, frozen
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
@@ -121,6 +122,20 @@ class ModelPolicy(Protocol):
     ) -> tuple[RoutedModel, RunChoice]:
         """The model of a call, and its run's choice, which is made here where `choice` is None.
         `by_state`: the route that the states choose, `state` the state that selects it."""
+
+
+def routing_state(signal: ActionSignal, least_severity: int) -> tuple[FSMState, str]:
+    """The state that selects the model, and a reason where it is not the run's own, else "". An
+    alarm of `least_severity` or more (0 = never) is routed like SLOW at once, and so is a failure
+    that was repeated in spite of advice; a run in FAST that waits for a job like NORMAL, because
+    what the job brings is not known."""
+    persists = 0 < least_severity <= signal.severity
+    if (persists or signal.strikes) and signal.state not in HARD_STATES:
+        why = "a failure is repeated in spite of advice" if signal.strikes else "the alarm persists"
+        return FSMState.SLOW, f"routing: {why}"
+    if signal.waits and signal.state is FSMState.FAST:
+        return FSMState.NORMAL, "routing: a job is waited for"
+    return signal.state, ""
 
 
 def choose(

@@ -15,13 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.acting import (
-    DEFAULT_ACT,
-    ActionSignal,
-    ActName,
-    ActSettings,
-    routing_state,
-)
+from gateway.core.acting import DEFAULT_ACT, ActionSignal, ActName, ActSettings
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
@@ -32,7 +26,6 @@ from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.monitor_texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import PatternMatch, Tier
-from gateway.core.reader import Reader
 from gateway.core.routing import (
     ModelPin,
     ModelPolicy,
@@ -42,7 +35,9 @@ from gateway.core.routing import (
     RunChoice,
     Serves,
     choose,
+    routing_state,
 )
+from gateway.core.situation import Reader
 from gateway.core.step import Step
 from gateway.core.trouble import Act, Trouble, act_on
 from gateway.values import Value

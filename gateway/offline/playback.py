@@ -29,7 +29,7 @@ from gateway.core.scoring.scorer import UNKNOWN
 from gateway.core.steer import Conclusion, RunMemory, RunPosition, SteeringRules
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import count_steps
 from gateway.values import FieldDict, Fields, frozen

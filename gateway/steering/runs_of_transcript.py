@@ -13,7 +13,7 @@ from gateway.core.fsm import FSMState
 from gateway.core.ledger.session import SessionLedger
 from gateway.core.scoring.scorer import NOT_JUDGED, Judged
 from gateway.core.step import Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.transcript.content import asks_user, read_content
 from gateway.steering.transcript.steps import Draft, StepChange, StepReader
 from gateway.wire.echo import OWN_ANSWER

@@ -14,7 +14,7 @@ import pytest
 from gateway import errors
 from gateway.budget_interface import Amounts
 from gateway.config import Settings
-from gateway.core.monitors.suite import Alarm
+from gateway.core.monitors.alarms import Alarm
 from gateway.core.trouble import Act
 from gateway.features.alerts.records import AlertRecord
 from gateway.features.alerts.sender import alert_view, signature

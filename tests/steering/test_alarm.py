@@ -13,13 +13,13 @@ from gateway.core.guidance_plan import RECOVERED_STEPS, note
 from gateway.core.guidance_state import GuidanceState
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Alarm, MonitorSettings, Readings, make_suite
-from gateway.core.monitors.suite import alarm_severity
+from gateway.core.monitors.alarms import alarm_severity
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
 from gateway.steering.evidence.action_facts import describe
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from steering_gateway_testing.planting import LOOPS, polling
 from tests.steering.builders import acts
 from tests.steering.robust.test_planted import coding_run

@@ -17,7 +17,7 @@ from gateway.core.fold import RunFold, RunSnapshot, StepOutcome
 from gateway.core.fsm import FSMSettings, FSMState
 from gateway.core.scoring.heuristic import heuristic_score
 from gateway.core.step import Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import extract
 from tests.steering.builders import (

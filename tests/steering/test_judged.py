@@ -13,7 +13,7 @@ from gateway.core.fold import RunFold
 from gateway.core.scoring.judged import question, read_score
 from gateway.core.scoring.scorer import DifficultySettings
 from gateway.core.step import Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.runs_of_transcript import ConversationFold
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))

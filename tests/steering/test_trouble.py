@@ -27,7 +27,7 @@ from gateway.core.steer import (
     propose,
 )
 from gateway.core.trouble import Act, Trouble, act_on
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from steering_gateway_testing.planting import LOOPS
 from tests.steering.robust.test_planted import coding_run
 

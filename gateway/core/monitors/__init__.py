@@ -1,13 +1,12 @@
 """Health monitors: each gives a run a score for one way of going wrong.
 
-`table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
-readings; `reference` and `over_ledger` hold the monitors of the two suites, each imported when
-used."""
+`table` has one row per monitor, `settings` what an operator may set, `alarms` how scores become
+readings and alarms; `reference` and `robust` are the two suites, each imported when used."""
 
 from typing import Any
 
+from gateway.core.monitors.alarms import Alarm, Readings, Suite, combine
 from gateway.core.monitors.settings import MonitorSettings, RobustSettings
-from gateway.core.monitors.suite import Alarm, Readings, Suite, combine
 from gateway.core.monitors.table import (
     ALARMING,
     FAILURE_LABELS,

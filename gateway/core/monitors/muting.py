@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from gateway.core.monitors.suite import COMPOSITE_DIGITS, Readings
+from gateway.core.monitors.alarms import COMPOSITE_DIGITS, Readings
 from gateway.core.monitors.table import FAILURE_TYPES
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gateway.core.ledger.ledger import LedgerStep
+from gateway.core.monitors.alarms import Suite
 from gateway.core.monitors.settings import MonitorSettings
-from gateway.core.monitors.suite import Suite
 from gateway.core.scoring.heuristic import HEDGES, HEDGES_PER_WORD
 from gateway.core.step import Action, Step
 from gateway.values import Value

@@ -82,7 +82,7 @@ PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 
 
-SUITES = {"reference": ".reference:ReferenceSuite", "robust": ".suite:RobustSuite"}
+SUITES = {"reference": ".reference:ReferenceSuite", "robust": ".robust:RobustSuite"}
 
 
 def monitor_classes(suite: SuiteName) -> Mapping[str, Callable[..., Any]]:

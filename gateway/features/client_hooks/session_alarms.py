@@ -14,7 +14,7 @@ from gateway.config import Settings, load_settings
 from gateway.core.fold import StepOutcome
 from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_text import frame
-from gateway.core.monitors.suite import Alarm
+from gateway.core.monitors.alarms import Alarm
 from gateway.errors import ConfigError
 from gateway.features.client_hooks.settings import ClientHookSettings
 from gateway.features.history.find import identify

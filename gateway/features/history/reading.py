@@ -17,7 +17,7 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
 from gateway.core.ledger.entries import Ending as TriesEnding
 from gateway.core.ledger.session import STOPPED
-from gateway.core.monitors.suite import SESSION
+from gateway.core.monitors.alarms import SESSION
 from gateway.errors import ConfigError
 from gateway.features.history.endings import Ending, ending_of
 from gateway.features.history.find import Found

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.guidance_text import sanitise
-from gateway.core.ledger.ledger import Ledger
+from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.ledger.tries import REPEATS, Tries, Try
-from gateway.core.reader import COUNTED, SHOWN_AGAIN, Cause, Situation
+from gateway.core.situation import COUNTED, SHOWN_AGAIN, Cause, Reader, Situation
 from gateway.core.step import Action, ActionFacts, Step, alike
 from gateway.data_files import read_text
 from gateway.steering.evidence.action_facts import describe, describe_action
@@ -137,13 +137,15 @@ _NO = ("", "")
 _ERROR_TAG = re.compile(r"</?tool_use_error>")
 
 
-def read_situation(recent: Sequence[Step], calls: Tries = ()) -> Situation | None:
-    """Returns the trouble of the newest step; None if it brings something new. `calls`: the
-    newest step's calls in the run's ledger; without them the situation is read off the steps
-    alone."""
+def read_situation(recent: Sequence[Step], newest: LedgerStep | None = None) -> Situation | None:
+    """Returns the trouble of the newest step; None if it brings something new. `newest`: that step
+    in the run's ledger; without it the situation is read off the steps alone. An edit that puts
+    back what an earlier one replaced is described as that, whatever else the steps show."""
+    if newest is not None and newest.reverts:
+        return _because("undone")
     steps = recent[-COMPARED_STEPS:]
     if steps and steps[-1].actions:
-        return _stuck_call(steps, calls)
+        return _stuck_call(steps, newest.actions if newest is not None else ())
     if steps:
         return _talk(steps)
     return None
@@ -177,11 +179,6 @@ def _because(
     if cause:
         return Situation(cause=cause, **found)
     return None
-
-
-def restored_edit() -> Situation | None:
-    """Recognises a newest edit that restores what an earlier one replaced."""
-    return _because("undone")
 
 
 def _failed(
@@ -444,3 +441,7 @@ def _quote(text: str) -> str:
     if len(plain) <= QUOTE_CHARS:
         return plain
     return plain[: QUOTE_CHARS - 3].rstrip() + "..."
+
+
+# The reader that the core is given.
+READER = Reader(describe=describe, situation=read_situation)

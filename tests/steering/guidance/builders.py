@@ -18,7 +18,7 @@ from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
 from gateway.core.placement import Placed, place
 from gateway.core.provider_limits import GuidanceTarget
 from gateway.core.step import Action, Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 
 OPENAI = GuidanceTarget(late_system=True)
 ANTHROPIC = GuidanceTarget(breakpoints=True)

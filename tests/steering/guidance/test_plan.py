@@ -12,7 +12,7 @@ from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSetti
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
 
 

@@ -25,10 +25,10 @@ from gateway.library import starter_patterns
 from gateway.steering.evidence.action_facts import describe
 from gateway.steering.guidance.situation import (
     QUOTE_CHARS,
+    READER,
     open_quote,
     read_situation,
 )
-from gateway.steering.reader import READER
 from steering_gateway_testing import planting
 from tests.steering.guidance.builders import readings
 

@@ -8,7 +8,7 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold, StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from steering_gateway_testing.planting import step
 from tests.steering.ledger.test_ledger import edit, ran
 

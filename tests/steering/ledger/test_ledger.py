@@ -15,11 +15,11 @@ from gateway.core.fold import RunFold
 from gateway.core.ledger.entries import MAX_ENTRIES, Ending
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.monitors import RobustSettings
-from gateway.core.monitors.over_ledger import CallCount
+from gateway.core.monitors.robust import CallCount
 from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK
 from gateway.core.step import Action, Step, alike
 from gateway.steering.evidence.action_facts import describe
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from gateway.steering.runs_of_transcript import ConversationFold
 from steering_gateway_testing.planting import step
 

@@ -11,7 +11,7 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.monitors import Alarm
 from gateway.core.step import Step
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from steering_gateway_testing.planting import step
 
 ROUNDS = 10

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
-from gateway.steering.reader import READER
+from gateway.steering.guidance.situation import READER
 from steering_gateway_testing.planting import step
 
 SURE = "I run the suite now and read what it prints."

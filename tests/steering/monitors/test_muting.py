@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.monitors import FAILURE_TYPES, MonitorSettings, Readings, combine
+from gateway.core.monitors.alarms import Alarm
 from gateway.core.monitors.muting import without_muted
-from gateway.core.monitors.suite import Alarm
 
 
 @pytest.mark.parametrize("muted", ["streak", "test_repeat"])

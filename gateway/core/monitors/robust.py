@@ -1,12 +1,67 @@
-"""The six monitors over the ledger of tries, and the alarms that three of them raise."""
+"""Suite `robust`: six monitors over the ledger of tries, three of which raise alarms."""
 
 from collections import deque
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from gateway.core.ledger.entries import Ending, Entry
 from gateway.core.ledger.ledger import LedgerStep
 from gateway.core.ledger.tries import REPEATS
-from gateway.core.monitors.settings import CALLS_OF_TALK, CALLS_OF_WORK, RobustSettings
+from gateway.core.monitors.alarms import Alarm, Readings, Suite, alarm_of
+from gateway.core.monitors.settings import (
+    CALLS_OF_TALK,
+    CALLS_OF_WORK,
+    MonitorSettings,
+    RobustSettings,
+)
+
+HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
+QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
+
+
+class RobustSuite(Suite[LedgerStep]):
+    """The active monitors over the ledger of one run."""
+
+    def __init__(self, settings: MonitorSettings):
+        super().__init__(settings, settings.robust)
+        self._quiet = self._uncalled = self._step = 0
+
+    def push(self, read: LedgerStep) -> None:
+        """Take the next step of the run."""
+        self._step = read.number
+        self._quiet = max(self._quiet - 1, 0)
+        self._uncalled += read.facts.cue == "uncalled"
+        if read.facts.reminded:
+            self._quiet = QUIET_STEPS
+        elif read.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
+            self._quiet = max(self._quiet, 1)
+        for monitor in self.monitors.values():
+            monitor.push(read)
+
+    def readings(self) -> Readings:
+        """The readings; no monitor fires while a reminder of its harness is new to the agent."""
+        found = super().readings()
+        if not found.fired:
+            return found
+        if self._quiet:
+            return replace(found, fired=(), failure_type=None)
+        alarms = [self._alarm(name, found.evidence.get(name, "")) for name in found.fired]
+        return replace(found, alarms=tuple(alarms))
+
+    def _alarm(self, monitor: str, reason: str) -> Alarm:
+        entry = getattr(self.monitors[monitor], "entry", None)
+        if entry is not None:
+            return alarm_of(monitor, f"{entry.ending.name.lower()} {entry.first}", entry)
+        return Alarm(
+            monitor=monitor,
+            entry=monitor,
+            sentence=f"{reason or monitor}, step {self._step}",
+            count=1,
+            first_step=self._step,
+            newest_step=self._step,
+        )
+
 
 # Tries of an entry from which it is an alarm.
 DUE: Mapping[Ending, int] = {

@@ -1,6 +1,6 @@
-"""The reader of texts that the core is given: facts of a step, and the trouble it is in.
+"""The trouble of a run's newest step, with its cause, and the reader that finds it in texts.
 
-The reader in use is `READER` of `gateway/steering/reader.py`."""
+The reader in use is `READER` of `gateway/steering/guidance/situation.py`."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,11 +1,10 @@
-"""Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
+"""Alarms: which monitors fire on their scores, how severe an alarm is, and when it is over."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import field
-from msgspec.structs import replace
 
 from gateway.core.ledger.entries import Entry
 from gateway.core.ledger.ledger import LedgerStep
@@ -60,6 +59,15 @@ class Monitor(Protocol[Observed]):
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
 
 
+ALARM_STEPS = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
+CALM_STEPS = 3  # steps without an alarm that end it
+
+
+def alarm_severity(alarmed_steps: int) -> int:
+    """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
+    return sum([1 for least in ALARM_STEPS if alarmed_steps >= least])
+
+
 class Suite(ABC, Generic[Observed]):
     """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
 
@@ -71,6 +79,7 @@ class Suite(ABC, Generic[Observed]):
         self._weights = settings.resolved_weights()
         self._fire_threshold = settings.fire_threshold
         self._alarming = settings.alarming
+        self._alarmed_steps = self._calm_steps = 0
 
     @abstractmethod
     def push(self, read: LedgerStep) -> None:
@@ -91,6 +100,18 @@ class Suite(ABC, Generic[Observed]):
             fire_threshold=self._fire_threshold,
             alarming=self._alarming,
         )
+
+    def count_alarm(self, readings: Readings) -> int:
+        """Severity, 0 to 3, of the alarm after the newest step. Steps between two tries of what
+        fails do not end it, as long as they are few."""
+        if readings.fired:
+            self._alarmed_steps += 1
+            self._calm_steps = 0
+            return alarm_severity(self._alarmed_steps)
+        self._calm_steps += 1
+        if self._calm_steps >= CALM_STEPS:
+            self._alarmed_steps = 0
+        return 0
 
 
 def combine(
@@ -113,57 +134,6 @@ def combine(
         failure_type=FAILURE_TYPES[max(fired, key=weighted.__getitem__)] if fired else None,
         evidence=evidence,
     )
-
-
-HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
-QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
-ALARM_STEPS = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
-
-
-def alarm_severity(alarmed_steps: int) -> int:
-    """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
-    return sum([1 for least in ALARM_STEPS if alarmed_steps >= least])
-
-
-class RobustSuite(Suite[LedgerStep]):
-    """The active monitors over the ledger of one run."""
-
-    def __init__(self, settings: MonitorSettings):
-        super().__init__(settings, settings.robust)
-        self._quiet = self._uncalled = self._step = 0
-
-    def push(self, read: LedgerStep) -> None:
-        """Take the next step of the run."""
-        self._step = read.number
-        self._quiet = max(self._quiet - 1, 0)
-        self._uncalled += read.facts.cue == "uncalled"
-        if read.facts.reminded:
-            self._quiet = QUIET_STEPS
-        elif read.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
-            self._quiet = max(self._quiet, 1)
-        for monitor in self.monitors.values():
-            monitor.push(read)
-
-    def readings(self) -> Readings:
-        """The readings; no monitor fires while a reminder of its harness is new to the agent."""
-        found = super().readings()
-        if self._quiet:
-            return replace(found, fired=(), failure_type=None)
-        alarms = tuple([self._alarm(name, found.evidence.get(name, "")) for name in found.fired])
-        return replace(found, alarms=alarms) if alarms else found
-
-    def _alarm(self, monitor: str, reason: str) -> Alarm:
-        entry = getattr(self.monitors[monitor], "entry", None)
-        if entry is not None:
-            return alarm_of(monitor, f"{entry.ending.name.lower()} {entry.first}", entry)
-        return Alarm(
-            monitor=monitor,
-            entry=monitor,
-            sentence=f"{reason or monitor}, step {self._step}",
-            count=1,
-            first_step=self._step,
-            newest_step=self._step,
-        )
 
 
 # The name in an alarm about what returns over the runs of a session.
