@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
 from gateway.hooks import given
-from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import Signals, StateStore, StoreUnavailable
+from gateway.stores.raw_calls_and_answers import AnswerStore, RawStore
 from gateway.stores.sql.audit_log import ChangeStore
 from gateway.stores.sql.controls import ControlStore
 from gateway.stores.sql.engine import Engine

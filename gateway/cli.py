@@ -21,10 +21,10 @@ from gateway.process import collect_less_often
 _MODULES = {
     "commands.serve": ("serve",),
     "commands.check_config": ("check-config",),
-    "commands.recorded": ("replay",),
+    "commands.replay": ("replay",),
     "commands.patterns": ("patterns",),
     "commands.runs": ("steering", "runs", "sessions"),
-    "commands.control": ("audit", "migrate"),
+    "commands.audit_and_migrate": ("audit", "migrate"),
     "commands.backup": ("backup", "restore"),
 }
 

@@ -2,7 +2,7 @@
 
 It waits for its database, loads what the first request needs and listens to the other gateways on
 its store. Signals between gateways only save time: keys, holds and patterns are read again in
-intervals, too. What removes old runs: `retention.py`."""
+intervals, too. What removes old runs: `retention_schedule.py`."""
 
 import asyncio
 import time

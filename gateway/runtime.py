@@ -15,7 +15,7 @@ from gateway.backends import Stores, keep_damaged, open_stores
 from gateway.budget_interface import Accounting
 from gateway.config import Settings
 from gateway.config.reload import as_started, changes_at_restart, differences, removals
-from gateway.conversations.index import ConversationIndex, StoredAnswers
+from gateway.conversations.in_memory import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.core.trouble import Act
@@ -29,10 +29,10 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
-from gateway.retention import Retention
+from gateway.retention_schedule import Retention
 from gateway.services import KnownRefusals, Learning, Opened, Patterns, Services
-from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS
+from gateway.stores.raw_calls_and_answers import RawKeeper, open_keeper
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.runs import RunStore
 from gateway.stores.watched import StoreHealth, WatchedStates

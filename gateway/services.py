@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.budget_interface import Accounting, Guard, OwnCalls
 from gateway.config import Settings
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader, LoggedSteps
 from gateway.conversations.resolve import ConversationResolver
@@ -28,7 +28,7 @@ from gateway.core.provider_limits import GuidanceTarget, target_for
 from gateway.holds import Holds
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
-from gateway.stores.exchanges import RawKeeper
+from gateway.stores.raw_calls_and_answers import RawKeeper
 from gateway.stores.records import CallRecord
 from gateway.stores.watched import WatchedStates
 from gateway.tasks import Turns, spawn

@@ -19,7 +19,7 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import StepOutcome
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import recording_of
-from gateway.reporting.evidence import wilson
+from gateway.reporting.statistics import wilson
 from gateway.steering.runs_of_transcript import ConversationFold
 from lab.signals import CODING
 

@@ -14,7 +14,7 @@ from gateway.core.monitors import MONITORS
 from gateway.errors import ConfigError
 from gateway.offline.playback import ALARM, STATE_SIGNALS, Replayed, ReplayPolicy
 from gateway.offline.replay import replay_files
-from gateway.reporting.evidence import wilson
+from gateway.reporting.statistics import wilson
 from lab.comparison import Comparison, other_of, policy_of
 from lab.evaluation import RunReading, readings, with_scorer
 from lab.routing import (

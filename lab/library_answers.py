@@ -20,7 +20,7 @@ from gateway.core.pattern import Lesson, Query
 from gateway.core.steer import Found
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
-from gateway.features.learning.book import LessonBook
+from gateway.features.learning.lessons_in_memory import LessonBook
 from gateway.library import PatternLibrary
 from gateway.offline.playback import LookUps, ReplayPolicy
 from gateway.offline.recordings import file_lines

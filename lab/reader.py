@@ -25,7 +25,7 @@ from gateway.features.learning.reader.questions import (
     shown,
 )
 from gateway.features.learning.verdicts import USED_FROM
-from gateway.reporting.evidence import wilson
+from gateway.reporting.statistics import wilson
 from gateway.steering.transcript.interventions import AfterAnswer, said_in
 from gateway.steering.transcript.message_kinds import ACCEPTING, accepted, kind_chances
 from gateway.steering.transcript.steps import extract

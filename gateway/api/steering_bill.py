@@ -14,7 +14,7 @@ from gateway.stores.records import CallRow, InjectionRow
 from gateway.stores.redact import OMITTED
 from gateway.stores.sessions import SessionCalls
 from gateway.stores.totals import plus
-from gateway.upstream.tokens import BYTES_PER_TOKEN
+from gateway.upstream.token_estimates import BYTES_PER_TOKEN
 from gateway.values import Value
 
 

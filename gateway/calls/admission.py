@@ -23,7 +23,7 @@ from gateway.calls.own_response import OwnResponse, answer_text, with_status
 from gateway.config.control import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.decision import Decision
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.trouble import Act
 from gateway.dialects.own_answers import is_structured

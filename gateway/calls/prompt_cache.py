@@ -6,19 +6,25 @@ compared."""
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from msgspec import Struct
 
-from gateway.calls.call import Call
 from gateway.core.edits import Edit
 from gateway.steering.identity import MatchKind
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.model_costs import lost_usd
 from gateway.upstream.tokens import tokens_of
 from gateway.values import FieldDict
-from gateway.wire.usage import LEAST, SHARE, Loss, TokenUsage
+from gateway.wire.usage import Loss, TokenUsage
+
+if TYPE_CHECKING:
+    from gateway.calls.call import Call
+
+# The least input that counts as paid again.
+LEAST = 1024  # tokens. Source: OpenAI and Anthropic cache no shorter prefix
+SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
 
 TOOLS = "tools"
 SYSTEM = "system prompt"
@@ -29,8 +35,8 @@ _MOST_CLIENTS = 1000  # that wait to be reported: without a receiver nobody take
 _MOST_BYTES = 32 * 2**20
 # Life of an entry that is not used, in seconds. Source: Anthropic's "Prompt caching", 5 minutes or
 # the `ttl` of an hour; OpenAI's is 5 to 10 minutes.
-_LIFE_S = 300.0
-_LONG_LIFE_S = 3600.0
+LIFETIME_S = 300.0
+HOUR_S = 3600.0  # of one that was written for an hour
 _APART = (MatchKind.SIDE, MatchKind.SUMMARY, MatchKind.RETRY)
 _AROUND = 40  # characters quoted on either side of the first difference
 
@@ -54,7 +60,7 @@ class SentPrompts:
         self._sent: dict[str, _Sent] = {}  # the newest last
         self._bytes = 0
 
-    def lost(self, call: Call, at: float) -> Loss:
+    def lost(self, call: "Call", at: float) -> Loss:
         """The loss of a call that was answered at `at` (epoch seconds)."""
         decision = call.decision
         raw = call.request.raw
@@ -125,9 +131,9 @@ def _other_cause(before: _Sent, now: _Sent, messages: int) -> str:
     read = (now.tokens.cached or 0) / (now.tokens.input or 1)
     if places and min(places) <= (read + SHARE) * messages:
         return "text of the gateway"
-    life_s = _LIFE_S
+    life_s = LIFETIME_S
     if b'"1h"' in before.raw:
-        life_s = _LONG_LIFE_S
+        life_s = HOUR_S
     if now.at - before.at > life_s:
         return "pause"
     return "provider"

@@ -27,7 +27,7 @@ class StorageSettings:
 
     When a store counts as unavailable, and what waits for it:
     `gateway/features/store_outages/guarded.py`, on disk `disk_spool.py`. The clock:
-    `gateway/retention.py`.
+    `gateway/retention_schedule.py`.
     """
 
     # SQLite file; ":memory:" = SQLite in memory, lost when the process ends

@@ -16,7 +16,7 @@ from gateway.conversations.conversation import (
     slim,
 )
 from gateway.conversations.decision import Decision
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.identity import (
     Arrival,

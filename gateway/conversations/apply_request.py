@@ -23,7 +23,7 @@ from gateway.conversations.conversation import (
     first_hash,
     run_id,
 )
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.core.fold import RunSnapshot
 from gateway.core.fsm import FSMState
 from gateway.core.steer import RunMemory

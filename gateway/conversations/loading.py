@@ -29,7 +29,7 @@ from gateway.conversations.conversation import (
     response_hash,
     run_id,
 )
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.core.fold import RunSnapshot
 from gateway.core.step import Step
 from gateway.observability.logging import get_logger
@@ -38,7 +38,6 @@ from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.protocols import StateStore, StoreError
-from gateway.stores.reads import Reads
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -47,6 +46,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.sql.runs import RunStore
+from gateway.stores.time_limits import Reads
 from gateway.values import FieldDict
 
 _log = get_logger("gateway.conversations")

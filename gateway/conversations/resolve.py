@@ -19,7 +19,7 @@ from gateway.conversations.apply_request import (
     task_digest,
 )
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.conversations.known_prefixes import Growth, messages_of
 from gateway.conversations.loading import ConversationLoader
 from gateway.dialects import SteeredRequest

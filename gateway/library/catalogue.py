@@ -23,8 +23,8 @@ from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
 from gateway.stores.patterns import Added, PatternFilter, VectorSearch
 from gateway.stores.protocols import StoreError, StoreUnavailable
-from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
+from gateway.stores.time_limits import Reads, directly
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 

@@ -114,7 +114,7 @@ def called_title(content: StepContent | None) -> str:
         return ""
     called = content.actions or content.reply_actions
     if called:
-        from gateway.stores.describe import call_line  # few commands need its patterns
+        from gateway.stores.call_lines import call_line  # few commands need its patterns
 
         return call_line(called[0], _TITLE)
     return ""

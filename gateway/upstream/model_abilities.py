@@ -14,7 +14,7 @@ from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.model_costs import RATE_KEYS, Listed, ModelInfo, capabilities, default_list
-from gateway.upstream.tokens import BYTES_PER_TOKEN, body_tokens
+from gateway.upstream.token_estimates import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields
 from gateway.wire.coerce import as_bool, as_int, as_number, mapping_at
 from gateway.wire.messages import offered_tools

@@ -7,11 +7,6 @@ INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
 OUTPUT = ("completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount")
 
 
-# The least input that counts as paid again.
-LEAST = 1024  # tokens. Source: OpenAI and Anthropic cache no shorter prefix
-SHARE = 0.1  # of a prompt: less is the end that changes, or rounding to the cache's blocks
-
-
 class Loss(Value):
     """Input that one call paid again."""
 

@@ -24,7 +24,7 @@ from gateway.conversations.apply_reply import (
 )
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.decision import Decision
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.in_memory import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
 from gateway.core.fsm import FSMState

@@ -16,8 +16,8 @@ import pytest
 from gateway.calls.call import Call
 from gateway.calls.recorder import Recorder
 from gateway.errors import UpstreamFailure
-from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
+from gateway.stores.raw_calls_and_answers import AnswerRecord
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from steering_gateway_testing.looping import OFF, STEERING, Start, looping_model, states
 from steering_gateway_testing.official import openai

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
-from gateway.retention import Retention
+from gateway.retention_schedule import Retention
 from steering_gateway_testing.store_conformance.records import START, one_run
 
 DAY_S = 86_400.0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
-from gateway.stores.reads import TimeLimits
+from gateway.stores.time_limits import TimeLimits
 from gateway.tasks import spawn
 
 LONG_S = 3600.0

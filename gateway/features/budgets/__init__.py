@@ -1,8 +1,8 @@
 """Budgets: the limits of calls, and the actions when they are reached.
 
-`rules` and `texts` are pure. `estimate` expects the use of a call, `guard` reserves and settles it,
-`ledger` keeps accounts in the store, or in memory while that fails; `accounting` has all of them
-for a process, and the gateway's own calls."""
+`which_apply` and `texts` are pure. `expected_use` estimates a call, `guard` reserves and settles
+it, `leases` keeps accounts in the store, or in memory while that fails; `accounting` has all of
+them for a process, and the gateway's own calls."""
 
 OFFERS = (
     "accounting:accounting_of",

@@ -26,11 +26,11 @@ from gateway.budget_interface import (
 from gateway.config import Settings
 from gateway.errors import BadRequest, NotFound
 from gateway.features.budgets.accounts import Account, AccountKey
-from gateway.features.budgets.estimate import Estimator
+from gateway.features.budgets.expected_use import Estimator
 from gateway.features.budgets.guard import Admission, BudgetGuard, amounts_of
 from gateway.features.budgets.leases import BudgetLedger
 from gateway.features.budgets.metrics import BudgetMetrics
-from gateway.features.budgets.passed_on import FullGuard
+from gateway.features.budgets.passthrough import FullGuard
 from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets, control_of
 from gateway.features.budgets.store import SQLBudgetStore
 from gateway.features.budgets.texts import account_view

@@ -21,7 +21,7 @@ from gateway.features.budgets.accounts import (
     refusals_of,
     waits_for_others,
 )
-from gateway.features.budgets.estimate import Estimate, Estimator
+from gateway.features.budgets.expected_use import Estimate, Estimator
 from gateway.features.budgets.leases import BudgetLedger, Held
 from gateway.features.budgets.settings import BudgetControl, BudgetSettings
 from gateway.features.budgets.texts import (
@@ -44,7 +44,7 @@ from gateway.features.budgets.which_apply import (
     steers,
 )
 from gateway.observability.logging import get_logger
-from gateway.upstream.tokens import body_tokens
+from gateway.upstream.token_estimates import body_tokens
 from gateway.values import FieldDict, Fields
 from gateway.wire.usage import token_usage
 

@@ -1,4 +1,4 @@
-"""Puts the hooks into the settings of an agent, and takes them out again.
+"""Puts the hooks into the settings of an agent, and takes them out again, if the person agrees.
 
 The file is an object in JSON that the person has, too. It is kept as it was, so that it is the same
 byte for byte after the hooks were removed; what others changed meanwhile stays."""
@@ -7,11 +7,15 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from difflib import unified_diff
 from pathlib import Path
 
-from msgspec import convert
+from msgspec import ValidationError, convert
 
+from gateway.commands.store import reported, say
+from gateway.errors import ConfigError
 from gateway.features.client_hooks.answer import BEFORE_A_CALL, Hook, write
 from gateway.features.client_hooks.answer import __file__ as PROGRAM
 from gateway.process.running_gateways import state_folder
@@ -29,12 +33,6 @@ AGENTS = {
         "(Codex runs a hook only after you have trusted it: type /hooks there.) ",
     ),
 }
-
-
-def settings_file(agent: str) -> Path:
-    """The file of an agent, behind links."""
-    variable, home, name, _ = AGENTS[agent]
-    return (Path(os.environ.get(variable) or Path.home() / home) / name).resolve()
 
 
 def hooks_folder() -> Path:
@@ -67,18 +65,39 @@ def without_hooks(text: str, agent: str) -> str:
     return text
 
 
-def change(path: Path, agent: str, before: str, after: str) -> None:
-    """Write the settings, or remove them where none are left, and keep what they were without the
-    hooks as long as they have them. Raises: OSError."""
+def change(agent: str, edit: Callable[[str], str], *, yes: bool) -> int:
+    """Show a change of the agent's settings, and make it if the person agrees: with `yes`, or when
+    asked. Returns the command's exit status. Raises ConfigError: it cannot be made without loss, or
+    nobody can be asked."""
+    variable, home, name, note = AGENTS[agent]
+    path = (Path(os.environ.get(variable) or Path.home() / home) / name).resolve()  # behind links
+    try:
+        before = path.read_bytes().decode() if path.exists() else ""
+        after = edit(before)
+    except (OSError, ValueError, ValidationError) as exc:
+        raise ConfigError(f"{path}: cannot be changed without loss: {exc}") from exc
+    if before == after:
+        say(f"{path}: nothing to change")
+        return 0
+    lines = unified_diff(before.splitlines(), after.splitlines(), str(path), lineterm="")
+    say("\n".join(lines))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("nobody can be asked without a terminal; --yes makes the change")
+        if input(f"Make this change? {note}[y/N] ").lower() != "y":
+            return 1
+    # What they were without the hooks is kept as long as they have them.
     original = without_hooks(before, agent)
-    if original == after:
-        _record(agent).unlink(missing_ok=True)
-    else:
-        write(_record(agent), json.dumps({"before": original, "after": after}))
-    if after:
-        write(path, after)
-    else:
-        path.unlink()
+    with reported():
+        if original == after:
+            _record(agent).unlink(missing_ok=True)
+        else:
+            write(_record(agent), json.dumps({"before": original, "after": after}))
+        if after:
+            write(path, after)
+        else:
+            path.unlink()
+    return 0
 
 
 def _record(agent: str) -> Path:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gateway.calls.prompt_cache import HOUR_S, LEAST, LIFETIME_S, SHARE
 from gateway.features.history.session import Floor
 from gateway.upstream.model_costs import capabilities, lost_usd
-from gateway.wire.usage import LEAST, SHARE, Loss
+from gateway.wire.usage import Loss
 
-LIFETIME_S = 300.0  # of an entry of the cache. Source: Anthropic's and OpenAI's documentation
-HOUR_S = 3600.0  # of one that was written for an hour
 PAUSE = "after a long pause (over 5 minutes; over an hour where it was cached for one)"
 COMPACTION = "after a compaction"
 MODEL = "after a change of the model"

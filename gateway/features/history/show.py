@@ -16,7 +16,7 @@ from gateway.features.history.reading import SessionReading, outcomes_of, read_s
 from gateway.features.history.screen import print_text
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.stores.describe import call_line
+from gateway.stores.call_lines import call_line
 from gateway.text.formatting import iso
 from gateway.text.sanitize import visible
 from gateway.values import FieldDict

@@ -22,7 +22,7 @@ from gateway.api.views import picked
 from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
-from gateway.features.learning import counted
+from gateway.features.learning import typed_counts
 from gateway.features.learning.forget import forget
 from gateway.features.learning.gate import MOST_CHARS, strange
 from gateway.features.learning.life_cycle import LessonActions
@@ -123,7 +123,7 @@ class LessonOccasion(BaseModel):
     step: int  # of the run, 0 for its first call
 
 
-@like(counted.TypedCounts)
+@like(typed_counts.TypedCounts)
 class TypedTimes(BaseModel):
     """Times that people typed a rule, and sessions of its project, before and since its date."""
 

@@ -19,9 +19,9 @@ from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
 from gateway.features.learning import views
 from gateway.features.learning.context import project_of
-from gateway.features.learning.counted import count_typed
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.features.learning.reader.lines import added_to
+from gateway.features.learning.typed_counts import count_typed
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
 from gateway.stores.records import PromptMessage

@@ -28,7 +28,7 @@ from gateway.features.learning.ended_failures import BY_ITSELF, HOLE
 from gateway.features.learning.gate import refusal, strange
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.features.learning.verdicts import best
-from gateway.reporting.evidence import Drawn, e_values
+from gateway.reporting.statistics import Drawn, e_values
 from gateway.steering.guidance.lessons import SAID, is_rule
 from gateway.stores.learning import (
     MARK,

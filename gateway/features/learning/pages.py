@@ -12,11 +12,11 @@ from gateway.core.pattern import ENDED, content
 from gateway.errors import BadRequest, GatewayError
 from gateway.features.history.typed import TypedAgain
 from gateway.features.learning import api as lessons
-from gateway.features.learning.counted import Place, read_said
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.reading import read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.typed_counts import Place, read_said
 from gateway.features.learning.verdicts import steps_of
 from gateway.features.learning.views import reader_view, rule_views
 from gateway.features.learning.worker import learning_of

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from gateway.api.views import picked
 from gateway.core.pattern import Lesson, content
-from gateway.features.learning.counted import TypedCounts
 from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import why_not_active
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
-from gateway.reporting.evidence import wilson
+from gateway.features.learning.typed_counts import TypedCounts
+from gateway.reporting.statistics import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import JOBS, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore

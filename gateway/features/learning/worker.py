@@ -18,14 +18,14 @@ from gateway.config import Settings
 from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.pattern import RETRIEVED, Pattern, Status
 from gateway.features.learning import life_cycle
-from gateway.features.learning.book import MOST_TENANTS, LessonBook
 from gateway.features.learning.context import scope_of
-from gateway.features.learning.counted import TypedCounts, count_typed
-from gateway.features.learning.exact import lessons_of
-from gateway.features.learning.reader.paid import PaidModel
+from gateway.features.learning.lessons_in_memory import MOST_TENANTS, LessonBook
+from gateway.features.learning.lessons_of_failures import lessons_of
+from gateway.features.learning.reader.own_calls import PaidModel
 from gateway.features.learning.reader.reader import ReaderWorker
 from gateway.features.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.typed_counts import TypedCounts, count_typed
 from gateway.features.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime

@@ -34,10 +34,10 @@ from gateway.features.pages.runs import StepParameter
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.steering.transcript.content import without_guidance
-from gateway.stores.exchanges import RawCall, unpacked
+from gateway.stores.raw_calls_and_answers import RawCall, unpacked
 from gateway.tasks import off_loop
 from gateway.upstream.credentials import ANY, family_of_host, operator_key
-from gateway.upstream.tokens import body_tokens
+from gateway.upstream.token_estimates import body_tokens
 from gateway.values import FieldDict
 from gateway.wire.coerce import as_int
 from gateway.wire.parsing import parse_object

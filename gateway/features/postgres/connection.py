@@ -11,7 +11,7 @@ from gateway.config.storage import StorageSettings
 from gateway.features.postgres.errors import breaks_connection, refused, translate
 from gateway.features.postgres.schema import VECTORS, add_partitions, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
-from gateway.stores.reads import TimeLimits
+from gateway.stores.time_limits import TimeLimits
 from gateway.values import T
 
 MIN_VERSION = 14  # the oldest PostgreSQL that is supported, by its makers too when this was written

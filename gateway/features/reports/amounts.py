@@ -6,7 +6,7 @@ from math import ceil, exp, floor, fsum, hypot, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from gateway.reporting.evidence import Z
+from gateway.reporting.statistics import Z
 from gateway.values import frozen
 
 # (unit, amount) per run of one arm, of the runs whose amount is known.

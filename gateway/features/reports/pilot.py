@@ -12,7 +12,7 @@ from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
 from gateway.features.reports.rates import Difference, Rate, Sample, newcombe, rate_of
 from gateway.features.reports.results import ExperimentReport
-from gateway.reporting.evidence import e_values
+from gateway.reporting.statistics import e_values
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun

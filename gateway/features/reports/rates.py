@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import erfc, exp, hypot, sqrt
 
-from gateway.reporting.evidence import wilson
+from gateway.reporting.statistics import wilson
 from gateway.values import frozen
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et

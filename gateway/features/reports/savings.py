@@ -14,7 +14,7 @@ from gateway.features.reports.amounts import FEWEST_UNITS, Spent, reach, total
 from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent
-from gateway.upstream.tokens import BYTES_PER_TOKEN
+from gateway.upstream.token_estimates import BYTES_PER_TOKEN
 from gateway.values import Value
 
 _CONTROLS = ("off", "shadow")  # arms whose requests are sent unchanged, in order of preference

@@ -28,8 +28,8 @@ from gateway.stores.protocols import (
     StoreReplaced,
     StoreUnavailable,
 )
-from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+from gateway.stores.time_limits import TimeLimits
 from gateway.stores.watched import Incident, StoreHealth, WatchedStates
 from gateway.values import T
 

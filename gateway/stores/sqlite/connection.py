@@ -9,14 +9,12 @@ from uuid import uuid4
 import apsw
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
-from gateway.stores.sqlite.files import create_private
+from gateway.stores.protocols import StoreUnavailable
+from gateway.stores.sqlite.files import claim, create_private
 from gateway.values import T
 
 # Prepares a newly opened connection: loads an extension, registers a function.
 ConnectionHook = Callable[[apsw.Connection], None]
-# "STGW" in the file's header distinguishes our files from any other SQLite database.
-APPLICATION_ID = 0x53544757
 
 # A write-ahead log that has grown beyond this is truncated to it when it is next emptied.
 JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -69,7 +67,7 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     Raises: apsw.Error, OSError, SchemaMismatch."""
 
     def prepare(connection: apsw.Connection) -> None:
-        _claim(connection, settings.path)
+        claim(connection, settings.path)
         if _journal_mode(connection, settings) != "wal":
             raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
         connection.pragma("synchronous", settings.synchronous)
@@ -156,14 +154,3 @@ def one_view(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection]
                 connection.execute("COMMIT")
 
     return within
-
-
-def _claim(connection: apsw.Connection, path: str) -> None:
-    # Read before the id: another gateway that creates the file at the same time writes the id
-    # first, so a file that has content now and still no id afterwards is not ours.
-    occupied = connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if connection.pragma("application_id") == APPLICATION_ID:
-        return
-    if occupied:
-        raise SchemaMismatch(f"{path!r} is the database of another application")
-    connection.pragma("application_id", APPLICATION_ID)

@@ -13,8 +13,7 @@ import apsw
 from gateway.config.storage import SPOOL
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sqlite.connection import APPLICATION_ID
-from gateway.stores.sqlite.files import INDEX, LOG, locked
+from gateway.stores.sqlite.files import APPLICATION_ID, INDEX, LOG, locked
 
 # Finds pages that are damaged or in no table; reads about 250 MB in a second.
 QUICK = "quick_check"

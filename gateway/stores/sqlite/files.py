@@ -1,5 +1,6 @@
-"""The files of an SQLite database: whether they are still the ones that were opened, the index of
-the write-ahead log, which all processes share, and SQLite's errors as those of the store."""
+"""The files of an SQLite database: whether they are ours, and still the ones that were
+opened; the index of the write-ahead log, which all processes share; SQLite's errors as those of the
+store."""
 
 import ctypes
 import os
@@ -13,6 +14,7 @@ import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.stores.protocols import (
+    SchemaMismatch,
     StoreCorrupt,
     StoreDamaged,
     StoreReadOnly,
@@ -30,6 +32,9 @@ LOG = "-wal"
 INDEX = "-shm"
 
 _LOG_SUFFIXES = (LOG, INDEX)
+
+# "STGW" in the file's header distinguishes our files from any other SQLite database.
+APPLICATION_ID = 0x53544757
 
 _NOTHING = (0, 0, 0, 0)
 
@@ -111,6 +116,18 @@ def create_private(path: str) -> None:
             return
         _remove_log(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def claim(connection: apsw.Connection, path: str) -> None:
+    """Mark an empty file as ours. Raises SchemaMismatch: it has tables of another application."""
+    # Read before the id: another gateway that creates the file at the same time writes the id
+    # first, so a file that has content now and still no id afterwards is not ours.
+    occupied = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if connection.pragma("application_id") == APPLICATION_ID:
+        return
+    if occupied:
+        raise SchemaMismatch(f"{path!r} is the database of another application")
+    connection.pragma("application_id", APPLICATION_ID)
 
 
 def _remove_log(path: str) -> None:

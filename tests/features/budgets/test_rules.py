@@ -18,10 +18,10 @@ from msgspec import structs
 from gateway.budget_interface import Amounts, CallSubject
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
-from gateway.features.budgets.estimate import Estimator
+from gateway.features.budgets.expected_use import Estimator
 from gateway.features.budgets.settings import all_budgets
 from gateway.features.budgets.which_apply import applying, window
-from gateway.upstream.tokens import body_tokens
+from gateway.upstream.token_estimates import body_tokens
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 
 Start = Callable[..., AppServer]

@@ -20,7 +20,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.guidance_choice import LessonQuery
 from gateway.core.pattern import Status, content
-from gateway.features.learning.book import LessonBook
+from gateway.features.learning.lessons_in_memory import LessonBook
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner
 from gateway.stores.learning import LessonFilter

@@ -16,8 +16,8 @@ from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Status
-from gateway.features.learning.counted import TypedCounts, count_typed
 from gateway.features.learning.life_cycle import BY_OPERATOR
+from gateway.features.learning.typed_counts import TypedCounts, count_typed
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing.control_plane import client_of

@@ -17,8 +17,8 @@ from gateway.config.storage import StorageSettings
 from gateway.core.pattern import Pattern, Status
 from gateway.features.learning.settings import LearningSettings
 from gateway.features.learning.worker import Learner, LearnReport
-from gateway.stores.exchanges import AnswerRecord, RawCall
 from gateway.stores.learning import LessonFilter, Posterior
+from gateway.stores.raw_calls_and_answers import AnswerRecord, RawCall
 from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_decision

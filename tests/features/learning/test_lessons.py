@@ -18,8 +18,8 @@ from gateway.core.guidance_state import GuidanceState, from_json, to_json
 from gateway.core.ledger.ledger import Ledger, LedgerStep
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.core.step import Step
-from gateway.features.learning.book import LessonBook
 from gateway.features.learning.context import project_of
+from gateway.features.learning.lessons_in_memory import LessonBook
 from gateway.steering.evidence.action_facts import describe
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.lessons import (

@@ -14,7 +14,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.core.guidance_choice import LessonQuery
 from gateway.core.pattern import Pattern, Status
-from gateway.features.learning.book import LessonBook
+from gateway.features.learning.lessons_in_memory import LessonBook
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter, StoredLesson

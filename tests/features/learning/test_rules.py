@@ -20,8 +20,8 @@ from gateway.core.guidance_choice import LessonQuery
 from gateway.core.guidance_text import FRAME_OPEN
 from gateway.core.pattern import Status
 from gateway.core.step import Action
-from gateway.features.learning.book import LessonBook
 from gateway.features.learning.context import instructed
+from gateway.features.learning.lessons_in_memory import LessonBook
 from gateway.features.learning.life_cycle import (
     BY_OPERATOR,
     LessonActions,

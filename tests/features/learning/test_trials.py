@@ -20,7 +20,7 @@ from gateway.features.learning.life_cycle import (
     posterior,
     why_not_active,
 )
-from gateway.reporting.evidence import e_values
+from gateway.reporting.statistics import e_values
 from gateway.stores.learning import (
     OutcomeRow,
     Posterior,

@@ -14,7 +14,7 @@ import httpx
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.exchanges import CUT, RawCall, RawKeeper, unpacked
+from gateway.stores.raw_calls_and_answers import CUT, RawCall, RawKeeper, unpacked
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.control_plane import LoopingAgent, client_of
 from steering_gateway_testing.patience import until

@@ -32,7 +32,7 @@ from gateway.stores.redact import omit
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from gateway.upstream.tokens import BYTES_PER_TOKEN
+from gateway.upstream.token_estimates import BYTES_PER_TOKEN
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.store_conformance import records
 from tests.api.conftest import Start

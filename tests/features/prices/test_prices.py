@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from gateway.features.prices.price_list import LIST_NAME, PriceList
 from gateway.upstream import model_costs as models
 from gateway.upstream.model_costs import RATE_KEYS, ModelInfo, ModelList, charge, lost_usd
-from gateway.upstream.tokens import estimated_usage, tokens_of
+from gateway.upstream.token_estimates import estimated_usage
+from gateway.upstream.tokens import tokens_of
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},

@@ -16,7 +16,7 @@ from gateway.features.reports.rates import (
     rate_of,
     sample_ratio,
 )
-from gateway.reporting.evidence import wilson
+from gateway.reporting.statistics import wilson
 from gateway.steering.experiments import MODES
 
 counts = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))

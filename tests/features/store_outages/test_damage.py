@@ -14,8 +14,8 @@ import pytest
 from gateway.backends import keep_damaged, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreCorrupt
-from gateway.stores.sqlite.connection import APPLICATION_ID
 from gateway.stores.sqlite.damage import QUICK, THOROUGH, damage
+from gateway.stores.sqlite.files import APPLICATION_ID
 from steering_gateway_testing.outages import copy, cut, overwrite
 from steering_gateway_testing.patience import until_async
 from steering_gateway_testing.store_conformance.records import TENANT, one_run

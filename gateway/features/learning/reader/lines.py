@@ -13,7 +13,7 @@ from gateway.backends import Stores
 from gateway.budget_interface import Accounting, Amounts
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.features.learning.reader.paid import NoAnswer, PaidModel
+from gateway.features.learning.reader.own_calls import NoAnswer, PaidModel
 from gateway.features.learning.reader.questions import DATA, Question
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from gateway.budget_interface import Amounts
 from gateway.core.step import Step
-from gateway.features.learning.reader.paid import NoAnswer, OverBudget, PaidModel
+from gateway.features.learning.reader.own_calls import NoAnswer, OverBudget, PaidModel
 from gateway.features.learning.reader.questions import (
     KIND,
     TITLE,

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.backends import Stores
-from gateway.stores.exchanges import AnswerRecord, AnswerStore
+from gateway.stores.raw_calls_and_answers import AnswerRecord, AnswerStore
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.backends import Stores
-from gateway.stores.exchanges import RawCall, RawStore
+from gateway.stores.raw_calls_and_answers import RawCall, RawStore
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT, one_run
 

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.engine import Connection, Engine, excluded, record_of, row_of
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    columns,
+    excluded,
+    insert,
+    record_of,
+    row_of,
+)
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
 from gateway.values import frozen
@@ -37,14 +45,12 @@ DELETE FROM raw_calls WHERE (run_pk, step_index) IN (
     ) {locked}
 )
 """
+_ANSWER = ("tenant", "id", "at", "place", "echo", "call")
 _KEEP = f"""
-INSERT INTO answers (tenant, id, at, place, echo, call)
-VALUES (:tenant, :id, :at, :place, :echo, :answered)
-ON CONFLICT (tenant, id) DO UPDATE SET {excluded(("at", "place", "echo", "call"))}
+{insert("answers", _ANSWER)}
+ON CONFLICT (tenant, id) DO UPDATE SET {excluded(_ANSWER[2:])}
 """
-_FIND = """
-SELECT place, echo, call AS answered, at FROM answers WHERE tenant = :tenant AND id = :id
-"""
+_FIND = f"SELECT {columns(_ANSWER)} FROM answers WHERE tenant = :tenant AND id = :id"
 _TAKE = """
 UPDATE answers SET call = '' WHERE tenant = :tenant AND id = :id AND call <> '' RETURNING TRUE
 """
@@ -170,6 +176,9 @@ class AnswerRecord:
     call: str = ""
 
 
+_answer = record_of(AnswerRecord, _ANSWER)
+
+
 class AnswerStore:
     """Every method may raise StoreError. Retention removes what is older than the runs it keeps."""
 
@@ -178,14 +187,11 @@ class AnswerStore:
 
     async def keep_answer(self, answer: AnswerRecord) -> None:
         """Keep an answer, in place of one with the same tenant and id."""
-        row = row_of(answer, ("tenant", "id", "at", "place", "echo"))
-        await self._engine.write(_KEEP, **row, answered=answer.call)
+        await self._engine.write(_KEEP, **row_of(answer, _ANSWER))
 
     async def find_answer(self, tenant: str, id: str) -> AnswerRecord | None:
         """Returns the answer with this id; None if there is none for this tenant."""
-        for place, echo, call, at in await self._engine.fetch(_FIND, tenant=tenant, id=id):
-            return AnswerRecord(tenant=tenant, id=id, at=at, place=place, echo=echo, call=call)
-        return None
+        return await self._engine.first(_answer, _FIND, tenant=tenant, id=id)
 
     async def take_call(self, tenant: str, id: str) -> bool:
         """Take the call of an answer, to record it: True for one caller only, of all gateways."""

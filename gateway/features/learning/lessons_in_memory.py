@@ -15,8 +15,8 @@ from gateway.features.learning.life_cycle import approved, why_withheld
 from gateway.steering.guidance.lessons import is_rule
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
-from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.learning import LearningStore
+from gateway.stores.time_limits import Reads, directly
 from gateway.tasks import off_loop, spawn
 
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen

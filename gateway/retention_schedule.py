@@ -1,4 +1,4 @@
-"""Removal of old runs.
+"""The times at which old runs are removed. What goes first: `gateway/stores/sql/retention.py`.
 
 The age of a run is the difference of two readings of the wall clock: after a jump it is wrong, and
 a clock set 400 days ahead makes every run old."""
@@ -6,6 +6,7 @@ a clock set 400 days ahead makes every run old."""
 import asyncio
 import time
 from collections.abc import Callable
+from math import inf
 
 from gateway.config.storage import StorageSettings
 from gateway.observability.logging import get_logger
@@ -36,15 +37,15 @@ class Retention:
         active_within: Callable[[float], list[str]],
         settings: StorageSettings,
         *,
-        wall: Callable[[], float] | None = None,
+        wall: Callable[[], float] = lambda: time.time(),
         steady: Callable[[], float] = steady_clock,
     ):
         self._runs = runs
         self._active_within = active_within
         self._settings = settings
-        self._clocks = wall or (lambda: time.time()), steady
+        self._clocks = wall, steady
         self._last: tuple[float, float] | None = None
-        self._trusted_from = float("-inf")
+        self._trusted_from = -inf
         self._failing = False
         self._log = get_logger("gateway.retention")
 
@@ -71,7 +72,7 @@ class Retention:
             active = self._active_within(kept_s)
             removed += (await self._runs.prune(older_than=now - kept_s, keep=active)).runs
         report = await self._runs.prune(
-            max_bytes=int(settings.max_size_mb * 2**20) or None,
+            max_bytes=int(settings.max_size_mb * 2**20) or inf,
             active_since=now - settings.retention_interval_s,
             keep=self._active_within(settings.retention_interval_s),
         )
