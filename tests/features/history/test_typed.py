@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gateway.features.history.session import Session
 from gateway.features.history.typed import typed_again
 from gateway.text.typed_sentences import typed_sentences
 from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
+from steering_gateway_testing.diffs import APPLY
 from steering_gateway_testing.patience import run_to_end
 
 Capture = pytest.CaptureFixture[str]
@@ -308,7 +310,7 @@ def test_an_agent_of_the_person_writes_the_file(home: Path) -> None:
     (home / "agent.py").write_text(AGENT)
     program = f"{sys.executable} -m gateway history brief | {sys.executable} {home}/agent.py"
     env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "HOME": str(home)}
-    pipe = f"set -o pipefail; {program} | patch -p1"  # as in the docs
+    pipe = f"set -o pipefail; {program} | {shlex.join(APPLY)}"  # as in the docs
     done = run_to_end(["/bin/bash", "-c", pipe], env, folder)
     assert done.returncode == 0, done.stderr
     written = (folder / "CLAUDE.md").read_text()

@@ -34,6 +34,7 @@ from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import PLAIN, TOOLS
 from steering_gateway_testing.control_plane import client_of
+from steering_gateway_testing.diffs import APPLY
 from steering_gateway_testing.store_conformance import records
 from tests.api.conftest import start
 from tests.features.learning.runs import mark, state
@@ -245,7 +246,7 @@ def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
 
 
 def applied(diff: str) -> None:
-    subprocess.run(["patch", "-p1"], input=diff.encode(), check=True, capture_output=True)
+    subprocess.run(APPLY, input=diff.encode(), check=True, capture_output=True)
 
 
 def test_a_typed_sentence_is_added_as_it_is(

@@ -17,6 +17,7 @@ from gateway.cli import main
 from gateway.stores.learning import JOBS
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 from steering_gateway_testing.claude_code_sessions import Log
+from steering_gateway_testing.diffs import APPLY
 from steering_gateway_testing.values import Fault, FaultKind
 from tests.features.learning.reader.reading import MODEL, TOKENS, USED, opened, settings
 from tests.postgres import empty_database
@@ -82,7 +83,7 @@ def test_the_reader_adds_a_line_with_its_words_and_day(
     assert capsys.readouterr().out == diff
     once = (shop / "CLAUDE.md").read_text()
     (shop / "CLAUDE.md").write_bytes(b"# Shop\n")
-    subprocess.run(["patch", "-p1"], input=diff, text=True, check=True, timeout=60)
+    subprocess.run(APPLY, input=diff, text=True, check=True, timeout=60)
     assert (shop / "CLAUDE.md").read_text() == once
     (request, *_) = upstream.requests
     assert request.header("authorization") == "Bearer sk-own"
@@ -114,7 +115,7 @@ def test_lines_are_added_under_the_heading_that_stands(
     assert written.startswith(f"{before}{between}- Never open draft PRs. <!-- typed")
     (shop / "CLAUDE.md").write_bytes(before.encode())
     diff = capsys.readouterr().out.encode()
-    subprocess.run(["patch", "-p1", "--binary"], input=diff, check=True, timeout=60)
+    subprocess.run(APPLY, input=diff, check=True, timeout=60)
     assert (shop / "CLAUDE.md").read_bytes().decode() == written
 
 
