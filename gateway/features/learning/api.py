@@ -162,8 +162,9 @@ Changed = shape(
 )
 Forgotten = shape(
     "Forgotten",
-    "Rows that were erased, by place, and what is out of reach.",
+    "Rows that were erased, by place, whose they were, and what is out of reach.",
     subject=str,
+    tenants=list[str],
     erased=dict[str, int],
     out_of_reach=str,
 )
@@ -214,8 +215,9 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
 async def forget_sessions(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Erase a session, or all sessions of a person, for good."""
     body = request.read(ForgetBody)
-    found = forget_here(request.runtime, body.subject, request.tenant, person=body.person)
-    return ApiResponse(await found)
+    return ApiResponse(
+        await forget_here(request.runtime, body.subject, request.tenant, person=body.person)
+    )
 
 
 async def forget_here(
@@ -227,7 +229,8 @@ async def forget_here(
     if found is None:
         raise NotFound(f"nothing is known of {name[:80]!r}", param="subject")
     learning_of(runtime).forget()
-    publish_change(runtime, "session", "forgotten", tenant=tenant)
+    for owner in found["tenants"]:
+        publish_change(runtime, "session", "forgotten", tenant=owner)
     return found
 
 

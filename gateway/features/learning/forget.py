@@ -50,6 +50,7 @@ async def forget(
     engine = kept(stores.controls, "forget: only for a database with SQL").engine
     erased = Counter[str]()
     known = set[str]()
+    owners = set[str]()
     live = [0]
     while live:
         found = await forgetting.find(engine, tenant, name, person=person)
@@ -57,6 +58,7 @@ async def forget(
         live = [row[0] for row in found if row[2] > 0][:_AT_ONCE]
         for owner, run in await forgetting.runs_of(engine, live, name if person else None):
             known.add(run)
+            owners.add(owner)
             erased["lessons"] += len(await stores.learning.forget(owner, run, time.time()) or ())
         erased += await forgetting.erase(engine, live)
 
@@ -74,4 +76,9 @@ async def forget(
             return None
     await open_learner(stores, settings).review(late=True)  # lessons that its runs were given
     await engine.upkeep.scrub()
-    return {"subject": name, "erased": dict(erased), "out_of_reach": OUT_OF_REACH}
+    return {
+        "subject": name,
+        "tenants": sorted(owners),
+        "erased": dict(erased),
+        "out_of_reach": OUT_OF_REACH,
+    }

@@ -26,11 +26,17 @@ from gateway.stores.lists import PageRequest
 from gateway.stores.records import CallRecord
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.claude_code_sessions import Log, write_all
-from steering_gateway_testing.control_plane import CONTROL, client_of, operator_of
+from steering_gateway_testing.control_plane import (
+    CONTROL,
+    a_finished_run,
+    client_of,
+    operator_of,
+)
 from steering_gateway_testing.store_conformance import records
 from steering_gateway_testing.store_conformance.learning import a_lesson, some_evidence
-from tests.api.conftest import Start
+from tests.api.conftest import Start, with_keys
 from tests.api.conftest import start as start
+from tests.api.test_events import ACME, GLOBEX, Listener
 from tests.stores.conftest import stores as stores
 
 Run = Callable[..., str]
@@ -198,6 +204,23 @@ def test_the_api_and_the_page_do_the_same(
     assert {act["subject"] for act in acts} >= {names[0], f"{names[1]}.0", f"{names[2]}.0"}
     assert ("Ada", "asked to") in {(act["author"], act["reason"]) for act in acts}
     assert left(tmp_path) == []
+
+
+@with_keys
+def test_a_tenant_hears_that_a_session_of_its_own_is_gone(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """Also when the operator, whose key is of no tenant, has forgotten it; another one does not."""
+    server = start(auth={"gateway_keys": {"acme": ACME, "globex": GLOBEX}})
+    run_id = a_finished_run(server, upstream, key=ACME)
+    other = Listener(server, GLOBEX)
+    ours = Listener(server, ACME)
+    with operator_of(server) as client:
+        found = client.post("/api/sessions/forget", json={"subject": run_id}).json()
+    assert found["tenants"] == ["acme"]
+    (_, event) = ours.end(2)[1]
+    assert (event["type"], event["tenant"], event["result"]) == ("session", "acme", "forgotten")
+    assert [name for name, _ in other.end(1)] == ["ready"]
 
 
 def test_a_log_on_disk_does_not_bring_it_back(
