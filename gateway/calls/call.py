@@ -236,7 +236,8 @@ class Call(Struct, kw_only=True, eq=False):
             key_headers=key_headers,
             # No other host answers in an envelope, or in a cloud's form that is not translated.
             opaque=request.opaque
-            or (asked is not None and (asked.enveloped or request.dialect.litellm is None)),
+            or (asked is not None and (asked.enveloped or asked.elsewhere is None))
+            or request.dialect.litellm is None,
             body=self._body,
             parsed=self._parsed,
             conversation=decision.conversation.id if decision else "",

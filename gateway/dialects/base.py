@@ -1,6 +1,7 @@
 """Interface of dialects: reads requests and answers for the core, and changes the text."""
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -70,8 +71,9 @@ class Addressed(Value):
     named: str  # the name, with the encoding of paths
     after: str  # the rest of the path
     stream: bool = False  # the path asks for a stream
-    # what is before the name at a deployment's host; "" where that does not differ
-    elsewhere: str = ""
+    # what is before the name at a deployment's host; "" where that does not differ. None: no other
+    # host answers in this form
+    elsewhere: str | None = ""
     query: bytes = b""  # without the question mark
     enveloped: bool = False  # what the dialect reads is in a member of the body, beside the model
     agent: str = ""  # id of the sub-agent that asks, where an envelope names it
@@ -157,15 +159,6 @@ class SteeredRequest(ChatRequest):
         return super().with_model(model)
 
     @property
-    def whole(self) -> FieldDict:
-        """The body with all its messages in one list, and what the path says. Raises: BadRequest,
-        where it was not read."""
-        whole = super().whole
-        if self.addressed is None:
-            return whole
-        return whole | self.addressed.members()
-
-    @property
     def wants_usage(self) -> bool:
         """Whether the answer reports its usage to the client without a change of the request."""
         return self.dialect.always_reports_usage or super().wants_usage
@@ -180,6 +173,9 @@ class Dialect(ABC):
     path: ClassVar[str]  # the path after the version, with a leading slash
     routes: ClassVar[tuple[str, ...]]  # the paths that the gateway serves it at, as patterns
     passed_on: ClassVar[tuple[str, ...]] = ()  # paths among these that are for no model
+    # the paths that name a model: what is before its name, the name, the rest, and in the rest what
+    # asks for a stream, but in Azure's, which no other host has. None: the body names it
+    form: ClassVar[re.Pattern[str] | None] = None
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     # owner of the API; decides about base URL, key header and default upstreams
@@ -213,7 +209,14 @@ class Dialect(ABC):
     def addressed(self, path: str) -> Addressed | None:
         """The model that a path of `routes`, as the client sent it, names; None where the body
         does."""
-        return None
+        found = self.form and self.form.fullmatch(path)
+        if not found:
+            return None
+        before, named, after, *stream = found.groups()
+        elsewhere = "" if stream else None
+        return Addressed(
+            before=before, named=named, after=after, stream=any(stream), elsewhere=elsewhere
+        )
 
     def members(self, addressed: Addressed, body: Fields) -> FieldDict:
         """Members of the parsed body that the client's own does not have."""

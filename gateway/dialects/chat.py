@@ -1,5 +1,6 @@
 """Chat completions: the dialect whose messages are those of the core."""
 
+import re
 from collections.abc import Sequence
 
 from gateway.core.edits import (
@@ -10,7 +11,14 @@ from gateway.core.edits import (
     SystemAppend,
     apply,
 )
-from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
+from gateway.dialects.base import (
+    Addressed,
+    ChatView,
+    Dialect,
+    LiteLLMCall,
+    SteeredRequest,
+    StreamRead,
+)
 from gateway.values import FieldDict, Fields
 from gateway.wire.chat_assembly import assemble
 from gateway.wire.parsing import Loads
@@ -18,14 +26,25 @@ from gateway.wire.request import Splice, append_to_message, insert_message
 
 
 class ChatDialect(Dialect):
-    """`POST /v1/chat/completions`. Source: OpenAI API reference, "Chat Completions"."""
+    """`POST /v1/chat/completions`, and Azure's older paths. Source: OpenAI API reference, "Chat
+    Completions"; Azure OpenAI's, whose deployments are its models."""
 
     name = "chat"
     path = "/chat/completions"
-    routes = ("/v1/chat/completions", "/chat/completions", "/copilot/chat/completions")
+    routes = (
+        "/v1/chat/completions",
+        "/chat/completions",
+        "/copilot/chat/completions",
+        "/openai/deployments/{model}/chat/completions",
+    )
+    form = re.compile("(/openai/deployments/)([^/]+)(/chat/completions)")
     list_key = "messages"
     route = "chat_completions"
     litellm = LiteLLMCall(function="acompletion")
+
+    def members(self, addressed: Addressed, body: Fields) -> FieldDict:
+        """See Dialect. At Azure, too, the body says whether to stream."""
+        return {"model": addressed.model}
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         splices = []

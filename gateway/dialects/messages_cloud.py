@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
-from gateway.dialects.base import Addressed, SteeredRequest
+from gateway.dialects.base import SteeredRequest
 from gateway.dialects.messages import MessagesDialect
 from gateway.errors import GatewayError
 from gateway.values import FieldDict, Fields, Texts
@@ -23,10 +23,6 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 from gateway.wire.upstream_errors import name_of
 
-_INVOKE = re.compile(r"\A(/model/)(.+)(/(?:invoke|converse)((?:-with-response)?-stream)?)")
-_PREDICT = re.compile(
-    r"\A(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))"
-)
 _PLACE = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
 _VERSION = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE = 4096  # bytes given to the decoder at once: it copies what it has not read yet
@@ -46,10 +42,8 @@ class VertexDialect(MessagesDialect):
         for verb in ("rawPredict", "streamRawPredict")
     )
     passed_on = tuple(route.replace("{model}", "count-tokens") for route in routes[::2])
+    form = re.compile(r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))")
     api = "vertex"
-
-    def addressed(self, path: str) -> Addressed | None:
-        return _addressed(_PREDICT, path)
 
 
 class _FramedEnd(NamedEnd):
@@ -69,13 +63,11 @@ class BedrockDialect(MessagesDialect):
     name = "bedrock"
     path = "/model/{model}/invoke"
     routes = ("/model/{model:path}/invoke", "/model/{model:path}/invoke-with-response-stream")
+    form = re.compile(r"(/model/)(.+)(/(?:invoke|converse)((?:-with-response)?-stream)?)")
     api = "bedrock"
     end = _FramedEnd()
     ping = b""
     stream_type = b"application/vnd.amazon.eventstream"
-
-    def addressed(self, path: str) -> Addressed | None:
-        return _addressed(_INVOKE, path)
 
     def wrong_list(self, body: Fields) -> str:
         if _VERSION in body:
@@ -119,13 +111,6 @@ class BedrockDialect(MessagesDialect):
 
     def broken_off(self, error: GatewayError) -> bytes:
         return self.error_event(error)
-
-
-def _addressed(form: re.Pattern[str], path: str) -> Addressed | None:
-    found = form.fullmatch(path)
-    if found is None:
-        return None
-    return Addressed(before=found[1], named=found[2], after=found[3], stream=bool(found[4]))
 
 
 def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:

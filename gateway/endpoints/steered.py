@@ -80,7 +80,7 @@ class SteeredEndpoint:
             query = scope["query_string"]
             asked = self.dialect.addressed(path)
             asked = asked and replace(asked, query=query)
-            if asked is None and "{" in self.dialect.path:
+            if asked is None and ("{" in self.dialect.path or scope["path_params"]):
                 raise NotFound("letters of this path are percent-encoded: its model is not read")
             self.rights.require_route(
                 services, principal, self.dialect.path if asked is None else path

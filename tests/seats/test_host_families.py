@@ -153,6 +153,8 @@ SENT = [
     ("POST", "x.openai.azure.com/openai/v1/embeddings", {"model": "m", "input": "x"}, "api-key"),
     ("GET", "x.openai.azure.com/openai/v1/models", None, "api-key"),
     ("POST", "x.openai.azure.com/openai/deployments/d/chat/completions", CHAT, "api-key"),
+    ("POST", "x.openai.azure.com/openai/deployments/listed/chat/completions", CHAT, "api-key"),
+    ("POST", "x.openai.azure.com/openai/deployments/d/embeddings?api-version=1", CHAT, "api-key"),
     ("POST", "x.openai.azure.com/openai/v1/chat/completions", CHAT, "authorization"),
     (
         "POST",

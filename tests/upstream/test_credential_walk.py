@@ -151,12 +151,13 @@ PASSED = {
     "/v1internal/{path:path}": ("operations/x",),
     "/copilot/{path:path}": ("models", "mcp/readonly"),
     "/backend-api/{path:path}": ("wham/usage", "codex/models"),
-    "/openai/deployments/{path:path}": ("d/chat/completions",),
+    "/openai/deployments/{path:path}": ("d/completions",),
 }
 _NAMED = (
     "/at/x.openai.azure.com/openai/v1/chat/completions",
     "/at/x.services.ai.azure.com/anthropic/v1/messages",
     "/at/x.openai.azure.com/openai/deployments/d/embeddings",
+    "/at/x.openai.azure.com/openai/deployments/d/chat/completions",
     "/at/bedrock-runtime.eu-west-1.amazonaws.com/model/anthropic.claude/invoke",
     "/at/us-east5-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/x/models/y:z",
 )

@@ -27,6 +27,7 @@ SAID = {"model": "gpt-4o", "input": "hi"}
 GEMINI = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 CLAUDE = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": CHAT["messages"]}
 VERTEX = "/v1/projects/p/locations/us/publishers/anthropic/models/claude-haiku-4-5"
+AZURE = "/at/x.openai.azure.com/openai/deployments/gpt-4o"
 BEDROCK = "/model/anthropic.claude-3-haiku-20240307-v1:0"
 
 
@@ -116,6 +117,10 @@ PAID: list[Form] = [
     ("POST", "/v1beta/models/imagen-4:predict", body({"instances": []})),
     ("POST", "/v1beta/models/veo-3:predictLongRunning", body({"instances": []})),
     ("POST", "/v1beta/cachedContents", body({"model": "models/gemini-2.5-flash"})),
+    ("POST", f"{AZURE}/chat/completions", body(CHAT)),
+    ("POST", f"{AZURE}/chat/completions", body({"messages": CHAT["messages"]})),
+    ("POST", f"{AZURE}/completions", body(TOLD)),
+    ("POST", f"{AZURE}/embeddings", body(SAID)),
     ("POST", f"{VERTEX}:rawPredict", body(CLAUDE)),
     ("POST", f"{BEDROCK}/invoke", body(CLAUDE)),
     ("POST", f"{BEDROCK}/converse", body({"messages": []})),
