@@ -234,10 +234,10 @@ class Call(Struct, kw_only=True, eq=False):
             headers=headers,
             query=query,
             key_headers=key_headers,
-            # No other host answers in an envelope, or in a cloud's form that is not translated.
+            # A cloud's form that is not translated is its own host's.
             opaque=request.opaque
-            or (asked is not None and (asked.enveloped or asked.elsewhere is None))
-            or request.dialect.litellm is None,
+            or (asked is not None and None in (asked.elsewhere, request.dialect.litellm)),
+            enveloped=asked is not None and asked.enveloped,
             body=self._body,
             parsed=self._parsed,
             conversation=decision.conversation.id if decision else "",
@@ -272,19 +272,20 @@ class Call(Struct, kw_only=True, eq=False):
             splices += request.with_usage()
         splices += self._guided(request.dialect.splices) or ()
         body = request.render(splices)
-        if target.key and not request.body.keys().isdisjoint(ROUTER_KEYS):
-            body = self._without_fallbacks(body)
+        foreign = ROUTER_KEYS + request.dialect.foreign
+        if target.key and not request.body.keys().isdisjoint(foreign):
+            body = self._without(foreign, body)
         if self.keeps_sent:
             self.sent = body
         if request.addressed is not None and target.seat:
             return request.addressed.packed(body, model)
         return body
 
-    def _without_fallbacks(self, body: bytes) -> bytes:
-        """Take fallbacks that the client names out of what a deployment gets, and say so. The
-        default upstream is the client's own, and may be a proxy that knows them."""
+    def _without(self, foreign: tuple[str, ...], body: bytes) -> bytes:
+        """Take members, such as fallbacks that the client names, out of what a deployment gets, and
+        say so. The default upstream is the client's own, and may be a proxy that knows them."""
         fields = json.loads(body)
-        named = ",".join(key for key in ROUTER_KEYS if fields.pop(key, None) is not None)
+        named = ",".join(key for key in foreign if fields.pop(key, None) is not None)
         headers = self.exchange.response.headers
         if (header := (b"x-gateway-dropped-params", named.encode())) not in headers:
             headers.append(header)

@@ -86,6 +86,8 @@ class Addressed(Value):
     def at(self, model: str, *, seat: bool = True) -> str:
         """The path that asks for a model, at the client's own host or at a deployment's; the
         client's own for the name that it sent."""
+        if seat and self.enveloped:
+            return self.before
         if seat:
             before = self.before
         else:
@@ -176,6 +178,7 @@ class Dialect(ABC):
     # the paths that name a model: what is before its name, the name, the rest, and in the rest what
     # asks for a stream, but in Azure's, which no other host has. None: the body names it
     form: ClassVar[re.Pattern[str] | None] = None
+    foreign: ClassVar[tuple[str, ...]] = ()  # members of a body that its own host alone takes
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     # owner of the API; decides about base URL, key header and default upstreams

@@ -1,19 +1,26 @@
 """Envelopes: bodies that have the conversation in an object of its own, beside the model.
 
-The inner object is read and changed like a body; what is around it stays byte for byte."""
+The inner object is read and changed like a body; what is around it stays byte for byte. A host of
+the Gemini API is sent the inner object, and what it answers is put into an envelope."""
 
 import json
+import re
 from urllib.parse import quote
 
 from msgspec.structs import asdict
 
 from gateway.dialects.base import Addressed
+from gateway.dialects.own_answers import ANSWER
 from gateway.errors import BadRequest
 from gateway.wire.coerce import text_at
+from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import Loads, Span, refuse_repeated, skim
+from gateway.wire.sse import SSEDecoder
 
 # Member of a request to Code Assist that is one of the Gemini API. Source: Gemini CLI.
 _REQUEST = "request"
+# The object in an event or a body, behind what is before it, unless it is an error.
+_CONTENT = re.compile(rb'\A([^\[{<]*+)(\{(?!\s*+"error").*\})', re.DOTALL)
 
 
 class Enveloped(Addressed):
@@ -23,9 +30,6 @@ class Enveloped(Addressed):
     body: bytes  # the inner object
     body_at: Span  # where it is
     model_at: Span  # where the value of the model is
-
-    def at(self, model: str, *, seat: bool = True) -> str:
-        return self.before
 
     def packed(self, body: bytes, model: str) -> bytes:
         if body is self.body and model == self.model:
@@ -37,6 +41,19 @@ class Enveloped(Addressed):
         for (start, end), text in sorted(changes, reverse=True):
             whole = whole[:start] + text + whole[end:]
         return whole
+
+
+class AnswerEnvelope(EchoFilter):
+    """Puts each event of an answer, or a body, into the envelope of Code Assist; no other byte
+    changes, and an error has none."""
+
+    name = b"{"
+
+    def __init__(self) -> None:
+        self._decoder = SSEDecoder()
+
+    def whole(self, body: bytes) -> bytes:
+        return _CONTENT.sub(rb'\1{"%b": \2}' % ANSWER.encode(), body)
 
 
 def opened(asked: Addressed, raw: bytes, loads: Loads) -> Enveloped:
@@ -52,8 +69,11 @@ def opened(asked: Addressed, raw: bytes, loads: Loads) -> Enveloped:
     [body_at] = spans[_REQUEST]
     [model_at] = spans["model"]
     named = quote(text_at(members, "model"), safe=":@")
+    read = asdict(asked) | {"named": named, "agent": agent * turn.isdecimal()}
+    if asked.stream and b"alt=sse" not in asked.query:  # an array has no place for envelopes
+        read["elsewhere"] = None
     return Enveloped(
-        **{**asdict(asked), "named": named, "agent": agent * turn.isdecimal()},
+        **read,
         whole=raw,
         body=raw[slice(*body_at)],
         body_at=body_at,

@@ -88,6 +88,7 @@ class GeminiDialect(Dialect):
         *(f"/v1internal:{verb}" for verb in _VERBS),
     )
     list_key = "contents"
+    foreign = ("session_id",)  # of Code Assist; the Gemini API refuses what it does not know
     route = "generate_content"
     ping = b""  # its SDKs take a comment for a part of the answer
     api = "google"

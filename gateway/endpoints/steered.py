@@ -13,7 +13,7 @@ from gateway.buffered_bytes import SMALL_BYTES, Room, Share
 from gateway.calls.call import Call
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
-from gateway.dialects.envelopes import opened
+from gateway.dialects.envelopes import AnswerEnvelope, opened
 from gateway.endpoints.body import (
     ON_GONE,
     SOCKET,
@@ -147,8 +147,11 @@ class SteeredEndpoint:
 
     async def _answer(self, call: Call, sending: UpstreamCall, relay: Relay) -> None:
         response = await self.pipeline.send(call, sending)
+        echo = call.echo()
+        if sending.enveloped and call.target is not None and not call.target.seat:
+            echo = AnswerEnvelope()
         try:
-            await relay.answer(response, call.request.stream, call.asked_usage, echo=call.echo())
+            await relay.answer(response, call.request.stream, call.asked_usage, echo=echo)
         finally:
             await response.aclose()
 

@@ -37,7 +37,7 @@ from gateway.upstream.translation import TranslatingLane
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_text
 from gateway.wire.compression import codings_of, packed
-from gateway.wire.headers import RawHeaders, end_to_end, header
+from gateway.wire.headers import RawHeaders, end_to_end, header, readable
 from gateway.wire.response_tee import ResponseWatch
 from gateway.wire.upstream_errors import Kind, kind_of, refusal_of, status_of
 
@@ -92,6 +92,9 @@ class UpstreamCall(Struct, kw_only=True):
     # whether the default upstream alone is asked: the body cannot be read, not even its model, or
     # no other answers in its form
     opaque: bool = False
+    # whether body and answer are in envelopes, which only the client's own host has: it is asked
+    # first, and as fallbacks those that speak the dialect without
+    enveloped: bool = False
     # the bytes to send to a target
     body: Callable[[Target], bytes] = lambda target: b""
     # the same as a JSON object, for the LiteLLM lane
@@ -243,6 +246,8 @@ class Dispatcher:
         seated = call.seat is not None or self.table.keeps_names(call.dialect)
         own = self.table.candidates(model, now, call.conversation, seated=seated)
         others = self.table.fallbacks(model, now, call.conversation, seated=seated)
+        if call.enveloped:
+            own = [self.table.default]
         if call.at is not None:
             key = call.at.key
             storing = [target for target in own if target.key == key]
@@ -253,7 +258,7 @@ class Dispatcher:
         own = [self._asked(call, target, model) for target in own]
         if others:
             others = [self._asked(call, target, model) for target in others]
-        if native_only:
+        if native_only or call.enveloped:
             own = [target for target in own if target.lane == "native"]
             others = [target for target in others if target.lane == "native"]
         return _in_turn(own, others, num_retries=times)
@@ -263,7 +268,11 @@ class Dispatcher:
     ) -> list[Target]:
         """The fallbacks for a request that is too long for its model, or whose content is not
         allowed."""
-        if outcome.status not in retries.FOR_CONTENT or not self.settings.fallbacks:
+        if (
+            call.enveloped
+            or outcome.status not in retries.FOR_CONTENT
+            or not self.settings.fallbacks
+        ):
             return []
         if isinstance(outcome, TargetAnswer):
             kind, _ = await read_error(outcome.response)
@@ -478,6 +487,8 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
         if target.key_header == "authorization":
             value = f"Bearer {key}"
         out.append((target.key_header.encode(), value.encode()))
+    if call.enveloped and not target.seat:  # what it answers is put into an envelope
+        out = readable(out, plain=True)
     return out + own
 
 

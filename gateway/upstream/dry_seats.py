@@ -4,17 +4,16 @@ An upstream that answers 429 to the client's own credential says how long its li
 then the fallbacks are asked at once, and no call is wasted on it; afterwards one call tries it, the
 others wait for that one's result."""
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 
-import orjson
 from cachetools import LRUCache
 from msgspec import Struct
 
 from gateway.text.formatting import counted, money
 from gateway.upstream.base import retry_after_s
-from gateway.wire.coerce import as_mapping, mapping_at
 from gateway.wire.headers import RawHeaders, header
 
 _MOST = 1000  # credentials of clients
@@ -26,6 +25,11 @@ _SHOWN_S = 86_400.0  # how long it is shown after its end
 _CREDENTIALS = (b"chatgpt-account-id", b"authorization", b"x-api-key", b"x-goog-api-key")
 # The end of a Claude login's limit, in seconds of the epoch. Source: Anthropic's API.
 _ENDS = b"anthropic-ratelimit-unified-reset"
+# Seconds until then, in the error of ChatGPT's backend, and in Google's, where an "s" ends them.
+# Source: google.rpc.RetryInfo; Code Assist's answers.
+_ENDS_IN = re.compile(
+    rb'"(?:resets_in_seconds|retryDelay|quotaResetDelay)"\s*:\s*"?(\d+(?:\.\d+)?)s?["\s,}]'
+)
 
 
 class DrySeat(Struct, kw_only=True):
@@ -101,11 +105,9 @@ def credential_key(headers: RawHeaders, about: str) -> bytes:
 
 def limit_ends(headers: RawHeaders, content: bytes, now: float) -> float:
     """The time until which an answer of status 429 asks to wait: by its headers, or by the error of
-    ChatGPT's backend."""
+    ChatGPT's backend or of Google's hosts."""
     waits = [retry_after_s(headers) or 0.0]
     with suppress(ValueError):
         waits.append(float(header(headers, _ENDS)) - now)
-    with suppress(ValueError, TypeError, LookupError):
-        error = mapping_at(as_mapping(orjson.loads(content)), "error")
-        waits.append(float(error["resets_in_seconds"]))
+    waits += map(float, _ENDS_IN.findall(content))
     return now + min(max(waits) or _USUAL_S, _LONGEST_S)

@@ -7,13 +7,14 @@ from hashlib import blake2b
 from gateway.wire.sse import SSEDecoder
 
 _FIELD = re.compile(r'"instructions"\s{0,99}:\s{0,99}(?=")')
-_NAME = b'"instructions"'
 _STRING = json.JSONDecoder()
 
 
 class EchoFilter:
     """Replaces an echo of the `instructions` that were sent by the client's own; no other byte.
     `own` None: the client sent none."""
+
+    name = b'"instructions"'  # what is in all that is changed
 
     def __init__(self, sent: str, own: str | None):
         cut = _cut(sent, own)
@@ -60,7 +61,7 @@ class EchoFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes of a stream to send, of `chunk` and of what was held back before it."""
-        if chunk.endswith(b"\n\n") and self._decoder.idle and chunk.find(_NAME) < 0:
+        if chunk.endswith(b"\n\n") and self._decoder.idle and chunk.find(self.name) < 0:
             return chunk
         return b"".join(self.whole(event.raw) for event in self._decoder.feed(chunk))
 
@@ -70,7 +71,7 @@ class EchoFilter:
 
     def whole(self, body: bytes) -> bytes:
         """A body, or one event, with the client's own value."""
-        if _NAME not in body:
+        if self.name not in body:
             return body
         text = body.decode("utf-8", "surrogateescape")
         out = []

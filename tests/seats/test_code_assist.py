@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, states
 from steering_gateway_testing.patience import runs_at
 from steering_gateway_testing.values import Fault, FaultKind
+from tests.docs.test_examples import blocks
 
 Start = Callable[..., AppServer]
 SHELL = "run_shell_command"
@@ -158,18 +163,175 @@ def test_every_other_method_passes(
     assert httpx.get(f"{server.url}/api/runs").json()["runs"] == []
 
 
-def test_the_login_goes_to_no_other_host(gateway_server: Start, upstream: ScriptedUpstream) -> None:
-    """A deployment of the model's name is not asked, nor a fallback: neither has an answer in an
-    envelope."""
-    gemini = {"model": "gemini/gemini-3-flash", "api_base": upstream.url, "api_key": "AIza-own"}
-    listed = {"model_name": "gemini-3-flash", "litellm_params": gemini}
-    with ScriptedUpstream(Fault(FaultKind.RATE_LIMIT)) as limited:
-        again = {"num_retries": 0, "fallbacks": [{"gemini-3-flash": ["gemini-3.1-pro"]}]}
-        server = serve(gateway_server, limited, model_list=[listed], router=again)
-        answer = httpx.post(server.url + STREAM, json=envelope(), headers=LOGIN)
-        assert answer.status_code == 429
-        assert limited.last.header("authorization") == LOGIN["authorization"]
+OWN_KEY = "AIza-of-the-operator"
+
+
+def by_key(upstream: ScriptedUpstream, name: str = "by-key", **more: Any) -> dict[str, Any]:
+    """A deployment of the Gemini API."""
+    params = {"model": "gemini/gemini-3.1-pro", "api_base": upstream.url, "api_key": OWN_KEY}
+    return {"model_name": name, "litellm_params": {**params, **more}}
+
+
+@pytest.fixture
+def limited() -> Iterator[ScriptedUpstream]:
+    """Code Assist for an account that is at its limit, as it says in its error alone."""
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "33740.910s"}]
+    error = {"code": 429, "message": "Quota.", "status": "RESOURCE_EXHAUSTED", "details": details}
+    refused = Reply(status=429, raw=json.dumps({"error": error}).encode())
+    with ScriptedUpstream(default=refused) as host:
+        yield host
+
+
+@pytest.mark.parametrize("form", [STREAM, FORMS[1]])
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_key_answers_in_the_envelope_while_the_login_is_at_its_limit(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    limited: ScriptedUpstream,
+    form: str,
+    mode: str,
+) -> None:
+    """It is asked for what is in the envelope, and its answer is put into one, byte for byte.
+    Neither credential goes to the other's host, and the login is not asked again before the end."""
+    upstream.default = CALL
+    server = serve(
+        gateway_server,
+        limited,
+        steering={**STEERING["steering"], "mode": mode},
+        model_list=[by_key(upstream)],
+        router={"fallbacks": [{"*": ["by-key"]}]},
+    )
+    packed = {**LOGIN, "accept-encoding": "gzip"}
+    for count in range(2):
+        answer = httpx.post(server.url + form, json=envelope(*turn_of(count)), headers=packed)
+        assert answer.status_code == 200
+        assert answer.headers["x-gateway-dropped-params"] == "session_id"
+        sent = upstream.last
+        path = form.replace("/v1internal", "/v1beta/models/gemini-3.1-pro")
+        assert (sent.target, sent.header("x-goog-api-key")) == (path, OWN_KEY)
+        inner = envelope(*turn_of(count))["request"]
+        assert sent.fields.keys() == inner.keys() - {"session_id"}
+        assert sent.fields["contents"] == inner["contents"]
+        straight = httpx.post(f"{upstream.url}{path}", json=sent.fields)
+        marks = (b"%08d" % (upstream.last.sequence), b"%08d" % sent.sequence)
+        expected = straight.content.replace(*marks)
+        for chunk in chunks_of(straight):
+            raw = json.dumps(chunk, separators=(",", ":")).encode().replace(*marks)
+            expected = expected.replace(raw, b'{"response": %b}' % raw)
+        assert answer.content == expected
+        assert b'"response": ' in expected
+        assert all("ya29" not in str(each.headers) for each in upstream.requests)
+    assert len(limited.requests) == 1
+    assert OWN_KEY not in str(limited.last.headers)
+    (run,) = runs_at(server.url)
+    assert run["totals"]["cost_usd"] > 0
+    (noted,) = server.app.runtime.services.dispatcher.dry.shown(time.time())
+    assert noted.until - noted.since == pytest.approx(33740.91, abs=120)
+    assert (noted.other, noted.calls) == ("by-key", 2)
+    assert noted.usd == pytest.approx(run["totals"]["cost_usd"])
+
+
+def test_the_recipe_of_the_page_is_followed(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    limited: ScriptedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its config an account at its limit goes on with the key, and is back afterwards."""
+    monkeypatch.setenv("GEMINI_API_KEY", OWN_KEY)
+    page = Path(__file__).parents[2] / "docs/clients/gemini-cli.md"
+    [config] = [yaml.safe_load(block) for block in blocks(page, "yaml")]
+    config["model_list"][0]["litellm_params"]["api_base"] = upstream.url
+    server = serve(gateway_server, limited, **config)
+    upstream.default = Reply("by key")
+
+    def ask() -> str:
+        answer = httpx.post(server.url + STREAM, json=envelope(), headers=LOGIN, timeout=120)
+        assert answer.status_code == 200
+        parts = [part for chunk in chunks_of(answer) for part in _parts_in(chunk)]
+        return "".join(part["text"] for part in parts)
+
+    assert ask() == "by key"
+    (noted,) = server.app.runtime.services.dispatcher.dry.shown(time.time())
+    noted.until = 0.0
+    limited.default = Reply("by login")
+    assert ask() == "by login"
+    assert len(upstream.requests) == 1
+    shown = httpx.get(f"{server.url}/dashboard", headers=CONTROL, timeout=120).text
+    assert "was at its limit" in shown
+    assert "by-key answered 1 call, " in shown
+
+
+def _parts_in(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = chunk["response"]["candidates"][0]["content"]["parts"]
+    return parts
+
+
+def test_an_error_of_the_key_has_no_envelope(
+    gateway_server: Start, upstream: ScriptedUpstream, limited: ScriptedUpstream
+) -> None:
+    """Nor has one in the middle of a stream; Code Assist's own have none."""
+    again = {"num_retries": 0, "fallbacks": [{"*": ["by-key"]}]}
+    server = serve(gateway_server, limited, model_list=[by_key(upstream)], router=again, **OFF)
+    upstream.script(Fault(FaultKind.BAD_REQUEST))
+    answer = httpx.post(server.url + STREAM, json=envelope(), headers=LOGIN)
+    assert (answer.status_code, answer.json().keys()) == (400, {"error"})
+    upstream.script(Fault(FaultKind.ERROR_EVENT, reply=CALL, after=1))
+    answer = httpx.post(server.url + STREAM, json=envelope(), headers=LOGIN)
+    assert [[*chunk] for chunk in chunks_of(answer)] == [["response"], ["error"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "fallbacks", "given"),
+    [
+        (STREAM, [], {}),
+        ("/v1internal:streamGenerateContent", [{"*": ["by-key"]}], {}),
+        (STREAM, [{"*": ["by-key"]}], {"model": "openai/gpt-4o"}),
+        (STREAM, [{"*": ["gemini-3.1-pro"]}], {}),
+    ],
+    ids=["no fallback", "an array", "another API", "another model of the login's"],
+)
+def test_no_other_host_is_asked(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    limited: ScriptedUpstream,
+    path: str,
+    fallbacks: list[Any],
+    given: dict[str, str],
+) -> None:
+    """A deployment of the model's own name is not, nor one that does not speak Gemini's API, nor
+    any for an answer that cannot be put into envelopes."""
+    listed = [by_key(upstream, "gemini-3-flash"), by_key(upstream, **given)]
+    again = {"num_retries": 0, "fallbacks": fallbacks}
+    server = serve(gateway_server, limited, model_list=listed, router=again)
+    answer = httpx.post(server.url + path, json=envelope(), headers=LOGIN)
+    assert answer.status_code == 429
+    assert limited.last.header("authorization") == LOGIN["authorization"]
     assert not upstream.requests
+
+
+def test_a_key_of_the_gateways_spends_the_other_for_inference_alone(
+    gateway_server: Start, upstream: ScriptedUpstream, limited: ScriptedUpstream
+) -> None:
+    """Stored things in the envelope are refused, and so is a model that is not the key's."""
+    rights = {"a": {"routes": ["/v1internal:*"], "models": ["gemini-3-flash"]}}
+    server = serve(
+        gateway_server,
+        limited,
+        model_list=[by_key(upstream)],
+        router={"num_retries": 0, "fallbacks": [{"*": ["by-key"]}]},
+        auth={"gateway_keys": {"a": "gw-tenant-a-1111"}, "rights": rights},
+    )
+    headers = {**LOGIN, "x-gateway-key": "gw-tenant-a-1111"}
+    stored = envelope()
+    stored["request"]["cachedContent"] = "cachedContents/x"
+    other = envelope() | {"model": "gemini-3.1-pro"}
+    for body in (stored, other):
+        answer = httpx.post(server.url + STREAM, json=body, headers=headers)
+        assert answer.status_code == 403
+    assert not upstream.requests
+    assert httpx.post(server.url + STREAM, json=envelope(), headers=headers).status_code == 200
+    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from steering_gateway_testing import ReceivedRequest
+from steering_gateway_testing.exchange import Answer
 from steering_gateway_testing.looping import GUIDANCE
 from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
+from steering_gateway_testing.processes import GatewayProcess
 from steering_gateway_testing.tls import Authority
-from tests.seats.hosts import AWS_KEY, SHELL, Host, decoded, is_probe
+from tests.docs.test_examples import blocks
+from tests.seats.hosts import (
+    AWS_KEY,
+    GOOGLE_KEY,
+    GOOGLE_TOKEN,
+    SHELL,
+    Host,
+    Refusal,
+    decoded,
+    is_probe,
+)
 from tests.seats.seats import PATH, SEATS, Seat, filled, found, narrow
 
 pytestmark = pytest.mark.nightly
@@ -267,3 +280,40 @@ def _credentials_stayed(ended: Ended) -> bool:
 def _is_side(request: ReceivedRequest) -> bool:
     """Requests that Codex sends without its token, and Claude Code when another signs."""
     return request.path.endswith("/ps/mcp") or request.path == "/inference-profiles"
+
+
+class Dry(Host):
+    """A host at which every login is at its limit."""
+
+    def _answered(self, request: ReceivedRequest) -> Answer:
+        if self.converses(request):
+            raise Refusal(429, "Quota.")
+        return super()._answered(request)
+
+
+def test_gemini_goes_on_with_a_key_when_its_account_is_used_up(tmp_path: Path) -> None:
+    """With the config of its page: the task ends as it does at Code Assist."""
+    seat = SEATS["gemini google account"]
+    program = found(seat)
+    if program is None:
+        pytest.skip("gemini is not installed")
+    page = ROOT / "docs/clients/gemini-cli.md"
+    [config] = [yaml.safe_load(block) for block in blocks(page, "yaml")]
+    with Dry("code_assist") as dry, Host("google") as other:
+        config["model_list"][0]["litellm_params"]["api_base"] = other.url
+        config["default_upstream"] = {"code_assist_api_base": dry.url}
+        own = {"GEMINI_API_KEY": GOOGLE_KEY, "GATEWAY_STEERING__MODE": "on"}
+        with GatewayProcess(tmp_path, json.dumps(config), env=own) as gateway:
+            home = tmp_path / "home"
+            _cleared(home)
+            (home / ".gemini").mkdir()
+            for path, text in seat.files.items():
+                (home / path).write_text(filled(text, dry, home))
+            env = {"PATH": PATH, "HOME": str(home), "TERM": "dumb", **seat.env}
+            env["CODE_ASSIST_ENDPOINT"] = gateway.url
+            ended = run_to_end([program, *seat.command[1:]], env, home / "work", LIMIT_S)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "All done." in ended.stdout
+    assert any("seen-by-the-shell" in decoded(request).decode() for request in other.talk())
+    assert not other.refused
+    assert not any(GOOGLE_TOKEN in str(request.headers) for request in other.requests)

@@ -14,11 +14,11 @@ from steering_gateway_testing.loopback import an_answer, read_request
 from steering_gateway_testing.tls import Authority
 
 _CONNECT = re.compile(rb"CONNECT ([^: ]+):\d+ ")
-_REFUSED = an_answer(
-    b'{"error": {"message": "intercepted", "type": "x", "code": "x"}}',
-    status=401,
-    content_type="application/json",
-)
+
+
+def _refusal(status: int) -> bytes:
+    error = b'{"error": {"message": "intercepted", "type": "x", "code": "x"}}'
+    return an_answer(error, status=status, content_type="application/json")
 
 
 class Sent(NamedTuple):
@@ -30,11 +30,12 @@ class Sent(NamedTuple):
 
 class InterceptingProxy(LoopbackServer):
     """An HTTP proxy on loopback; clients that trust `authority` speak TLS with it, not with the
-    host that they asked for. Every request is answered with 401."""
+    host that they asked for. Every request is answered with 401, at the hosts in `dry` with 429."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dry: frozenset[str] = frozenset()) -> None:
         self.authority = Authority(folder, "everyone")
         self.sent: list[Sent] = []
+        self._dry = dry
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._lock = threading.Lock()
         super().__init__()
@@ -56,7 +57,7 @@ class InterceptingProxy(LoopbackServer):
         if asked is None:  # plain HTTP, to a host on the network
             host = re.search(rb"\r\nhost: *([^:\r]+)", head, re.IGNORECASE)
             self.sent.append(Sent(host[1].decode() if host else "", head + body))
-            connection.sendall(_REFUSED)
+            connection.sendall(_refusal(401))
             return
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         name = asked[1].decode()
@@ -66,7 +67,7 @@ class InterceptingProxy(LoopbackServer):
 
     def answer(self, host: str, request: bytes) -> bytes:
         """What a host answers over TLS."""
-        return _REFUSED
+        return _refusal(429 if host in self._dry else 401)
 
     def _context(self, name: str) -> ssl.SSLContext:
         with self._lock:

@@ -64,6 +64,16 @@ SEATS = {
         upstream="chatgpt_api_base",
         usd=0.15,
     ),
+    "google login": Seat(
+        path="/v1internal:generateContent",
+        headers={"authorization": "Bearer ya29.login", "accept-encoding": "gzip"},
+        model="gemini-2.5-flash",
+        body={"request": {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}},
+        fallback="gemini/gemini-2.5-flash",
+        token="ya29.login",
+        upstream="code_assist_api_base",
+        usd=0.3,
+    ),
     "openai key": Seat(
         path="/v1/chat/completions",
         headers={"authorization": "Bearer sk-clients-key"},
@@ -112,7 +122,7 @@ def relay(
 ) -> Relay:
     """A gateway whose fallback for every name is a deployment with a key."""
     seat = SEATS[request.param]
-    base = other.url if seat.fallback.startswith("anthropic") else other.base_url
+    base = other.base_url if seat.fallback.startswith("openai") else other.url
     params = {"model": seat.fallback, "api_base": base, "api_key": KEY}
     mine = upstream.base_url if seat.upstream == "api_base" else upstream.url
     if seat.upstream == "chatgpt_api_base":
@@ -249,6 +259,10 @@ ENDS: list[tuple[dict[str, str], bytes, float]] = [
     ({"anthropic-ratelimit-unified-reset": "4600"}, b"", 3600),
     ({"retry-after": "10", "anthropic-ratelimit-unified-reset": "4600"}, b"", 3600),
     ({}, b'{"error": {"type": "usage_limit_reached", "resets_in_seconds": 7200}}', 7200),
+    ({}, b'[{"error": {"details": [{"retryDelay": "33740.5s"}]}}]', 33740.5),
+    ({}, b'{"error": {"details": [{"metadata": {"quotaResetDelay": "90s"}}]}}', 90),
+    ({"retry-after": "10"}, b'{"error": {"details": [{"retryDelay":"0.5s"}]}}', 10),
+    ({}, b'{"error": {"details": [{"metadata": {"quotaResetDelay": "754.4ms"}}]}}', 60),
     ({}, b'{"error": "later"}', 60),
     ({}, b"not JSON", 60),
     ({}, b"[429]", 60),
@@ -258,6 +272,7 @@ ENDS: list[tuple[dict[str, str], bytes, float]] = [
 
 @pytest.mark.parametrize(("headers", "content", "wait"), ENDS)
 def test_the_end_of_a_limit_is_read(headers: dict[str, str], content: bytes, wait: float) -> None:
-    """From the headers that a provider sends, or from ChatGPT's error; a minute where none says."""
+    """From the headers that a provider sends, or from ChatGPT's error or Google's; a minute where
+    none says."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     assert limit_ends(raw, content, 1000.0) == 1000 + wait
