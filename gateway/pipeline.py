@@ -215,7 +215,7 @@ class Pipeline:
                 return replace(delivery, kind=kind)
             await delivery.response.aclose()
             model = call.exchange.upstream.model
-            services.usage_refusals[str(delivery.target.api_base), model] = True
+            services.usage_refusals[delivery.target.api_base.text, model] = True
             _log.info("target refuses stream_options", target=delivery.target.name, model=model)
 
     async def _steer(

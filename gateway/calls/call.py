@@ -267,7 +267,7 @@ class Call(Struct, kw_only=True, eq=False):
             if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
         refusals = self.services.usage_refusals
-        self.asked_usage = self.hides_usage and (str(target.api_base), model) not in refusals
+        self.asked_usage = self.hides_usage and (target.api_base.text, model) not in refusals
         if self.asked_usage:
             splices += request.with_usage()
         splices += self._guided(request.dialect.splices) or ()

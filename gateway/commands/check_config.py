@@ -62,7 +62,7 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
     for doubts in given("doubts"):
         yield from doubts(settings, catalogue)
     plain = {
-        str(target.api_base): f"model_list[{target.key - 1}]" if target.key else "default_upstream"
+        target.api_base.text: f"model_list[{target.key - 1}]" if target.key else "default_upstream"
         for api, target in _asked_by_clients(table)
         if api in target.client_apis and credentials.operator_key(target) is None
         if target.api_base.scheme == "http" and not is_loopback_name(target.api_base.host)
@@ -117,7 +117,7 @@ def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
             name, _, value = header.encode().partition(b": ")
             with suppress(Unauthorized):
                 if credentials.allowed([(name, value)], b"", target, api=api):
-                    found[form][target.api_base.netloc.decode("ascii")] = None
+                    found[form][target.api_base.netloc] = None
     return {form: list(hosts) for form, hosts in found.items()}
 
 
@@ -132,7 +132,7 @@ def name_hosts(table: DeploymentTable) -> dict[str, str]:
             found[asked] = f"no host: {exc}"
             continue
         if target.lane == "native":
-            place = target.api_base.netloc.decode()
+            place = target.api_base.netloc
         else:
             place = f"{target.provider}, through LiteLLM"
         found[asked] = place if target.model in (None, asked) else f"{place}, as {target.model}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from gateway.config.base_url import base_url
 from gateway.errors import ConfigError
 
 _HOST_PATTERN = re.compile(r"\*|(\*\.)?[\w.-]+|\[?[0-9a-f:.]+\]?", re.ASCII | re.IGNORECASE)
@@ -61,11 +62,13 @@ def http_url(value: str, name: str) -> None:
     try:
         parts = urlsplit(value)
         _ = parts.port
+        known = parts.scheme in ("http", "https") and parts.hostname
+        if known and value.isprintable() and " " not in value:
+            base_url(value)
+            return
     except ValueError as exc:
         raise ValueError(f"{name}: {value!r}: {exc}") from None
-    known = parts.scheme in ("http", "https") and parts.hostname
-    if not known or not value.isprintable() or " " in value:
-        raise ValueError(f"{name}: {value!r} is not an http(s) URL")
+    raise ValueError(f"{name}: {value!r} is not an http(s) URL")
 
 
 def host_pattern(value: str) -> None:

@@ -16,10 +16,10 @@ from math import log
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import httpx
 from msgspec.structs import replace
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
+from gateway.config.base_url import BaseURL, base_url
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
@@ -123,7 +123,7 @@ _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a beare
 class Upstream(Value):
     """The address of a provider, its credentials and its dialects."""
 
-    api_base: httpx.URL  # with the version, such as `/v1`
+    api_base: BaseURL  # with the version, such as `/v1`
     api_key: str | None = None  # the operator's; None: the client's own credential is used
     # the header that carries `api_key`
     key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
@@ -135,7 +135,7 @@ class Upstream(Value):
     dialects: frozenset[str] = _OPENAI_DIALECTS | _ANTHROPIC_DIALECTS
 
     # the base URL for dialects of Anthropic's API, when it is not `api_base`
-    messages_base: httpx.URL | None = None
+    messages_base: BaseURL | None = None
 
 
 class Target(Upstream):
@@ -189,7 +189,7 @@ class Target(Upstream):
     def translated(self, model: str) -> Target:
         """The same upstream asked for `model` in chat completions through LiteLLM. As the server of
         nobody's it gets no key of a provider's from the environment."""
-        at = {"model": f"hosted_vllm/{self.model or model}", "api_base": str(self.api_base)}
+        at = {"model": f"hosted_vllm/{self.model or model}", "api_base": self.api_base.text}
         params = {**self.litellm_params, **at}
         params.pop("custom_llm_provider", None)
         return replace(
@@ -198,7 +198,7 @@ class Target(Upstream):
 
     def _at_google(self) -> Target:
         """The same host as the Gemini API, whose version is in the client's path."""
-        base = httpx.URL(_VERSION.sub("", str(self.api_base)))
+        base = base_url(_VERSION.sub("", self.api_base.text))
         if self.lane == "native":
             params = self.params
         else:
@@ -243,20 +243,20 @@ class _Targets:
         else:
             at_openai = base == OPENAI_API_BASE
             messages_base = (
-                _versioned(providers.ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
+                _versioned(providers.ANTHROPIC_API_BASE) if at_openai else base_url(base)
             )
         documented = providers.documented_dialects(urlsplit(base).hostname or "")
         self._env = env
         self._client_hosts = {
             "openai": urlsplit(base).netloc,
-            "anthropic": messages_base.netloc.decode("ascii"),
+            "anthropic": messages_base.netloc,
             "google": urlsplit(upstream.gemini_api_base).netloc,
         }
         self.default = Target(
             name="default",
             lane="native",
             model=None,
-            api_base=httpx.URL(base),
+            api_base=base_url(base),
             api_key=upstream.api_key,
             client_apis=_BOTH_APIS,
             messages_base=messages_base,
@@ -295,7 +295,7 @@ class _Targets:
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
             own_api = "anthropic"
-            host = messages_base.netloc.decode("ascii")
+            host = messages_base.netloc
         else:
             own_api = "openai"
             if provider == "gemini":
@@ -314,7 +314,7 @@ class _Targets:
             name=deployment.model_name,
             lane=lane,
             model=name,
-            api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
+            api_base=base_url(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=api_key,
             client_apis=_BOTH_APIS | {own_api} if deployment.forward_client_key else apis,
             headers=tuple((str(name), str(value)) for name, value in headers.items()),
@@ -559,10 +559,10 @@ def _dialects(
     return frozenset(name for name, dialect in DIALECTS.items() if dialect.api == api)
 
 
-def _versioned(base: str) -> httpx.URL:
+def _versioned(base: str) -> BaseURL:
     """A base URL with the version that Anthropic's clients add themselves."""
     base = base.rstrip("/")
-    return httpx.URL(base if base.endswith("/v1") else f"{base}/v1")
+    return base_url(base if base.endswith("/v1") else f"{base}/v1")
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
@@ -572,7 +572,7 @@ def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
     seen: Counter[str] = Counter()
     scored = []
     for target in group:
-        place = f"{target.name}\n{target.model}\n{target.api_base}"
+        place = f"{target.name}\n{target.model}\n{target.api_base.text}"
         seen[place] += 1
         # Deployments that differ in their key alone are distinguished by their order.
         name = f"{conversation}\n{place}\n{seen[place]}".encode("utf-8", "surrogatepass")

@@ -13,13 +13,13 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Protocol
 
-import httpx
 import orjson
 from cachetools import LRUCache
 from msgspec import Struct
 from yarl import URL
 
 from gateway.config import RouterSettings
+from gateway.config.base_url import BaseURL
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, LoopDetected, NotFound, UpstreamFailure
 from gateway.observability.metrics import Metrics
@@ -438,7 +438,7 @@ def _may_lack_route(call: UpstreamCall, answer: TargetAnswer) -> bool:
 
 
 def _route(call: UpstreamCall, target: Target, model: str) -> str:
-    return f"{target.api_base}{call.path} {model}"
+    return f"{target.api_base.text}{call.path} {model}"
 
 
 async def _shown_status(dialect: Dialect, response: Http1Answer) -> int:
@@ -504,14 +504,14 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
 
 
 @lru_cache(maxsize=512)  # parsing a URL is slow
-def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
+def target_url(base: BaseURL, path: str, query: bytes) -> URL:
     """The upstream URL with the path and the query byte for byte. The base's own query, which some
     providers need (`?api-version=...`), comes before the client's. Raises: NotFound: the path would
     continue the name of the host, as `%2F@other.host` does."""
     if path[:1] != "/":
         raise NotFound("no such route: the path has an encoded slash (%2F) where one is needed")
-    text = str(base.copy_with(query=None)).rstrip("/") + path
-    asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
+    text = base.stem.rstrip("/") + path
+    asked = "&".join(part for part in (base.query, query.decode("latin-1")) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)
 
 

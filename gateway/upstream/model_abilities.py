@@ -170,7 +170,7 @@ class ModelCatalogue:
         if target.model is not None and target.provider not in ("openai", "other"):
             listed_as = f"{target.provider}/{target.model}"
         known = capabilities(listed_as)
-        place = f"{target.provider} {target.api_base.host} {target.api_base.port} {model}"
+        place = f"{target.provider} {target.api_base.host} {target.api_base.port or '-'} {model}"
         if known is None and _LOCAL.match(place):
             known = ModelInfo(tiers=((-1, {"input": 0.0, "output": 0.0}),))
         given = {**target.litellm_params, **target.params}

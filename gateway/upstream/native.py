@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from functools import lru_cache, partial
 from math import inf
 
-import httpx
 from yarl import URL
 
 from gateway.config import TimeoutSettings
@@ -43,7 +42,7 @@ class NativeLane:
     async def send(
         self,
         method: str,
-        url: URL | httpx.URL,
+        url: URL | str,
         headers: RawHeaders,
         content: bytes | AsyncIterator[bytes],
         *,
@@ -54,7 +53,7 @@ class NativeLane:
         before, and was closed meanwhile; UpstreamUnreachable: no connection, or closed before an
         answer; UpstreamTimeout; UpstreamMalformed: the answer is not HTTP."""
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
-            url = URL(str(url), encoded=True)
+            url = URL(url, encoded=True)
             headers = end_to_end([(k.lower(), v) for k, v in headers], _SET_HERE)
         try:
             once = fresh or not isinstance(content, bytes)  # such a body cannot be sent twice

@@ -8,8 +8,7 @@ sets for it, and to no other."""
 import re
 from urllib.parse import unquote
 
-import httpx
-
+from gateway.config.base_url import BaseURL, base_url
 from gateway.config.settings import UpstreamSettings
 from gateway.data_files import read_toml
 from gateway.errors import Forbidden, NotFound
@@ -47,7 +46,7 @@ class Seat(Value):
     """One API that a client logs in to, as a request asks it."""
 
     api: str  # name, such as `codex`
-    base: httpx.URL  # base URL of its host
+    base: BaseURL  # base URL of its host
     path: str  # at that host
 
     @property
@@ -69,7 +68,7 @@ class Seats:
         self._region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
         bases = {api: getattr(upstream, f"{api}_api_base", None) for api in _TABLE["paths"]}
         bases["google"] = upstream.gemini_api_base
-        self._bases = {api: (base or "").rstrip("/") for api, base in bases.items()}
+        self._bases = {api: base_url(base.rstrip("/")) for api, base in bases.items() if base}
 
     def of(self, path: str, headers: RawHeaders, asked: str = "") -> Seat | None:
         """The seat of a request, `path` as the client sent it; None for OpenAI's and Anthropic's
@@ -88,19 +87,19 @@ class Seats:
             api = "chatgpt"
         else:
             return None
-        base = self._bases[api]
+        host = ""
         match api:
             case "chatgpt":
                 path = _AT_OPENAI.sub("/codex", path).removeprefix("/backend-api")
             case "copilot":
                 path = path.removeprefix("/copilot")
             case "vertex":
-                base = base or _vertex_host(path)
+                host = _vertex_host(path)
             case "bedrock":
-                base = base or self._bedrock_host(path, headers)
+                host = self._bedrock_host(path, headers)
             case "azure":
                 raise NotFound("Azure's host is not named: /at/NAME.openai.azure.com/openai/...")
-        return Seat(api=api, base=httpx.URL(base), path=path)
+        return Seat(api=api, base=self._bases.get(api) or base_url(host), path=path)
 
     def _named(self, asked: str, path: str) -> Seat:
         """The seat at a host that the client named. Raises: Forbidden: it is no host of a family,
@@ -111,12 +110,12 @@ class Seats:
                 f"{asked[:90]}: /at/ names no host of Azure, Amazon Bedrock or Vertex AI"
             )
         api = str(found.lastgroup)
-        if self._bases[api]:
+        if api in self._bases:
             raise Forbidden(f"{found[0]}: default_upstream.{api}_api_base is set, for all requests")
         base = f"https://{found[0][4:]}"
         if base.endswith("/v1"):
             path = path.removeprefix("/v1")
-        return Seat(api=api, base=httpx.URL(base), path=path)
+        return Seat(api=api, base=base_url(base), path=path)
 
     def _bedrock_host(self, path: str, headers: RawHeaders) -> str:
         """The host of the region that a request is for, else of the gateway's own."""

@@ -57,12 +57,12 @@ def test_the_lane_is_chosen_by_dialect(made: dict[str, Any], native: set[str]) -
 def test_the_default_upstream_speaks_what_it_is_asked_in() -> None:
     """Messages of names without a deployment go to Anthropic while the default is OpenAI's API."""
     default = table().resolve("claude-x")[0]
-    assert str(default.for_dialect(MESSAGES).api_base) == "https://api.anthropic.com/v1"
-    assert str(default.for_dialect(RESPONSES).api_base) == "https://api.openai.com/v1"
+    assert default.for_dialect(MESSAGES).api_base.text == "https://api.anthropic.com/v1"
+    assert default.for_dialect(RESPONSES).api_base.text == "https://api.openai.com/v1"
     elsewhere = table(default_upstream={"api_base": "http://own/v1"}).resolve("claude-x")[0]
-    assert str(elsewhere.for_dialect(MESSAGES).api_base) == "http://own/v1"
+    assert elsewhere.for_dialect(MESSAGES).api_base.text == "http://own/v1"
     named = table(default_upstream={"messages_api_base": "http://two"}).resolve("claude-x")[0]
-    assert str(named.for_dialect(MESSAGES).api_base) == "http://two/v1"
+    assert named.for_dialect(MESSAGES).api_base.text == "http://two/v1"
     ports = {"api_base": "http://own:1/v1", "messages_api_base": "http://own:2", "api_key": "k"}
     beside = table(default_upstream=ports).resolve("claude-x")[0]
     assert beside.for_dialect(RESPONSES).api_key == "k"

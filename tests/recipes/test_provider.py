@@ -19,7 +19,7 @@ from gateway.upstream.deployments import DeploymentTable
 listed = {"model_name": "fast", "litellm_params": {"model": "acme/fast-1"}}
 table = DeploymentTable(settings_from_dict({"model_list": [listed]}), {"ACME_API_KEY": "its-key"})
 print(json.dumps([
-    [target.lane, target.model, str(target.api_base), target.api_key, target.provider]
+    [target.lane, target.model, target.api_base.text, target.api_key, target.provider]
     for name in ("fast", "acme/large-2", "acme:large-2")
     for target in table.resolve(name)
 ]))

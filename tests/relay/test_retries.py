@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.config.base_url import base_url
 from gateway.upstream.deployments import Target
 from gateway.upstream.retries import may_help
 from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
@@ -419,5 +420,5 @@ def test_a_refusal_of_the_operators_key_is_not_the_clients(
 @pytest.mark.parametrize(("status", "helps"), [(400, False), (401, True), (502, True)])
 def test_both_lanes_judge_alike(status: int, helps: bool) -> None:
     """Only the status counts, of an answer and of a failure."""
-    target = Target(name="m", lane="litellm", model="x", api_base=httpx.URL("http://x"))
+    target = Target(name="m", lane="litellm", model="x", api_base=base_url("http://x"))
     assert may_help(status, target) is helps

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli import main
+from gateway.config.base_url import base_url
 from gateway.config.settings import UpstreamSettings
 from gateway.errors import Unauthorized
 from gateway.features.keys.keyring import make_key
@@ -189,7 +190,7 @@ def test_the_table_of_the_docs_is_the_rule(family: str) -> None:
     assert hosts
     for host in hosts:
         named = dict(rows)[host]
-        target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
+        target = Target(name="t", lane="native", model=None, api_base=base_url(f"https://{host}"))
         target = target.__class__(**{**_fields(target), "client_apis": frozenset({"openai"})})
         for header in sorted(header.encode() for header in TABLE["key_headers"]):
             kept: Any = []
@@ -235,7 +236,7 @@ def _table() -> str:
 def test_any_header_with_a_gateway_key_is_refused(around: str, host: str) -> None:
     """Whatever stands before it, and in whatever header."""
     key = make_key("t").text
-    target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
+    target = Target(name="t", lane="native", model=None, api_base=base_url(f"https://{host}"))
     value = f"{around} {key}".encode("utf-8", "replace")
     with pytest.raises(Unauthorized, match="key of this gateway"):
         credentials.allowed([(b"x-anything", value)], b"", target, "openai")
@@ -332,7 +333,7 @@ ANTHROPIC, OPENAI, LEGACY = "sk-ant-api03-x", "sk-proj-x", "sk-abcdefT3BlbkFJabc
 
 def at(host: str, *, key: str | None = None) -> Target:
     """A target there that clients' own credentials go to, unless it has a key."""
-    url = httpx.URL(f"https://{host}")
+    url = base_url(f"https://{host}")
     both = frozenset({"openai", "anthropic"})
     return Target(name="t", lane="native", model=None, api_base=url, api_key=key, client_apis=both)
 

@@ -80,7 +80,7 @@ async def ask(there: Answering, lane: NativeLane, request: str, at: str = "x") -
     host = "else.invalid" if request == PROXIED else f"{login}127.0.0.1:{there.port}"
     address = f"http://{host}/v1/{at}"
     headers: RawHeaders = LIKE_LITELLM if request == "LiteLLM's" else []
-    url = httpx.URL(address) if request == "LiteLLM's" else URL(address)
+    url = address if request == "LiteLLM's" else URL(address)
     if not request.startswith("upload"):
         return await lane.send(method, url, list(headers), content)
     if request == "upload":

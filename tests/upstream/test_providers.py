@@ -48,7 +48,7 @@ def assert_own_host(target: Target, provider: str) -> None:
         own = "generativelanguage.googleapis.com" if provider == "gemini" else "litellm.invalid"
         assert target.api_base.host == own or provider in OPENAI_COMPATIBLE
         return
-    assert str(target.api_base) == OPENAI_COMPATIBLE[provider].api_base
+    assert target.api_base.text == OPENAI_COMPATIBLE[provider].api_base
 
 
 @st.composite
@@ -178,7 +178,7 @@ def test_a_server_with_an_address_has_names_of_its_own(model: str) -> None:
     """With an `api_base` the host is given, and the name is sent there as it is."""
     base = "http://vllm.internal/v1"
     target = only(DeploymentTable(settings({"model": model, "api_base": base}), {}))
-    assert (target.lane, target.model, str(target.api_base)) == ("native", model, base)
+    assert (target.lane, target.model, target.api_base.text) == ("native", model, base)
     named = settings({"model": f"hosted_vllm/{model}", "api_base": base})
     assert only(DeploymentTable(named, {})).model == model
 

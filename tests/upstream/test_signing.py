@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from yarl import URL
 
 from gateway.config import settings_from_dict
+from gateway.config.base_url import base_url
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.seats import Seat
@@ -43,7 +43,7 @@ def signed(
 ) -> dict[bytes, bytes]:
     """The headers of a call to a host, as they leave."""
     table = DeploymentTable(settings_from_dict({"default_upstream": upstream}, {}), {})
-    seat = Seat(api=api, base=httpx.URL(url), path="")
+    seat = Seat(api=api, base=base_url(url), path="")
     target = table.default.for_client(None, api, seat)
     signer = CloudSigner(table)
     given = headers or []
@@ -118,7 +118,7 @@ def test_a_service_account_of_google(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         table = DeploymentTable(settings_from_dict({}, {}), {})
         signer = CloudSigner(table)
         target = table.default.for_client(
-            None, "vertex", Seat(api="vertex", base=httpx.URL(GOOGLE), path="")
+            None, "vertex", Seat(api="vertex", base=base_url(GOOGLE), path="")
         )
 
         async def twice() -> list[RawHeaders]:

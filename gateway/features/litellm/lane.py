@@ -10,10 +10,10 @@ from itertools import takewhile
 from typing import Any, Self
 from uuid import uuid4
 
-import httpx
 import orjson
 
 from gateway.config import TimeoutSettings
+from gateway.config.base_url import base_url
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import UpstreamFailure, UpstreamTimeout
 from gateway.features.litellm import chunks, errors, request, sdk
@@ -85,7 +85,7 @@ class LiteLLMLane(TranslatingLane):
         base = params.get("api_base") or params.get("base_url")
         call = ProviderCall(
             send=self._native.send,
-            to=Destination(base_host=httpx.URL(str(base)).host if base else ""),
+            to=Destination(base_host=base_url(str(base)).host if base else ""),
             translated=dialect.litellm.function != "acompletion",
             secrets={
                 value

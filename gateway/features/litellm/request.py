@@ -226,6 +226,6 @@ def translated_arguments(
         if call.function == "aresponses":
             kwargs["use_chat_completions_api"] = True
         elif provider == "openai":
-            kwargs |= {"model": f"{_CHAT_ONLY_PROVIDER}/{name}", "api_base": str(target.api_base)}
+            kwargs |= {"model": f"{_CHAT_ONLY_PROVIDER}/{name}", "api_base": target.api_base.text}
             kwargs.pop("custom_llm_provider", None)
     return LiteLLMRequest(kwargs, tuple(k for k in sent if k not in call.fields))

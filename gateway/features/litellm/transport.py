@@ -187,7 +187,7 @@ _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 
 current_call: "ContextVar[ProviderCall | None]" = ContextVar("litellm_call", default=None)
 # The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure.
-Send = Callable[[str, httpx.URL, RawHeaders, bytes], Awaitable[LaneResponse]]
+Send = Callable[[str, str, RawHeaders, bytes], Awaitable[LaneResponse]]
 
 
 class Received(Struct, kw_only=True):
@@ -335,7 +335,7 @@ class CallTransport(httpx.AsyncBaseTransport):
         request.headers["accept-encoding"] = "identity" if call.end_marks else "gzip, deflate"
         content = await request.aread()
         try:
-            answer = await call.send(request.method, request.url, request.headers.raw, content)
+            answer = await call.send(request.method, str(request.url), request.headers.raw, content)
         except UpstreamFailure as exc:
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
-
 from gateway.config import TimeoutSettings
+from gateway.config.base_url import base_url
 from gateway.features.litellm.lane import LiteLLMLane
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
@@ -44,7 +43,7 @@ def a_target(upstream: ScriptedUpstream | str, model: str = CLAUDE, **params: An
         name="smart",
         lane="litellm",
         model=model.partition("/")[2],
-        api_base=httpx.URL(base),
+        api_base=base_url(base),
         params={"model": model, "api_base": base, "api_key": KEY, **params},
     )
 
