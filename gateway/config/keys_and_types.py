@@ -9,7 +9,6 @@ import types
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from enum import Enum
 from functools import cache
 from math import isfinite, nan
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -80,20 +79,12 @@ def convert(hint: Any, value: Any, path: str) -> Any:
         return _convert_union(hint, value, path)
     if origin is Literal:
         return _convert_literal(hint, value, path)
-    if origin in (tuple, list):
+    if origin is tuple:
         return _convert_sequence(hint, value, path)
     if origin in (dict, Mapping):
         return _convert_mapping(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, path)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        try:
-            if isinstance(value, hint):
-                return value
-            return hint(value)
-        except ValueError:
-            names = ", ".join(str(m.value) for m in hint)
-            raise ConfigError(f"{path}: {value!r} is not one of {names}") from None
     return _convert_scalar(hint, value, path)
 
 
@@ -147,8 +138,6 @@ def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
         with faults.collected():
             items.append(convert(item, each, f"{path}[{i}]"))
     faults.raise_any()
-    if get_origin(hint) is list:
-        return items
     return tuple(items)
 
 

@@ -10,7 +10,6 @@ from typing import Literal
 from gateway.values import frozen
 
 SkipExit = Literal["hold", "demote", "absorb"]
-SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
 
 
 class FSMState(Enum):
@@ -71,8 +70,6 @@ class FSMSettings:
             raise ValueError(f"fast_threshold: {fast!r} is not below slow_threshold {slow!r}")
         if slow > skip:
             raise ValueError(f"slow_threshold: {slow!r} is above skip_threshold {skip!r}")
-        if self.skip_exit not in SKIP_EXITS:
-            raise ValueError(f"skip_exit: {self.skip_exit!r} is not one of {', '.join(SKIP_EXITS)}")
 
     @property
     def longest_window(self) -> int:
@@ -80,15 +77,15 @@ class FSMSettings:
         return max(self.fast_window, self.slow_window, self.skip_window)
 
 
-def refuse_outside_unit(name: str, value: object) -> None:
-    """Raise a ValueError unless the value of a setting is a number in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+def refuse_outside_unit(name: str, value: float) -> None:
+    """Raise a ValueError unless the value of a setting is in [0, 1]."""
+    if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
 
 
-def refuse_below_one(name: str, value: object) -> None:
-    """Raise a ValueError unless the value of a setting is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def refuse_below_one(name: str, value: int) -> None:
+    """Raise a ValueError unless the value of a setting is at least 1."""
+    if value < 1:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 

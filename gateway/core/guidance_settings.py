@@ -50,8 +50,6 @@ class EtraceSettings:
         _at_least(self, 0, "e1_top_k", "e1_per_run", "e1_lookback_steps", "e2_top_k", "e2_per_type")
         _at_least(self, 0, "e3_max", "e3_max_tokens")
         _in_unit(self, "e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_threshold")
-        _one_of(self, "e2_when", ("always", "at_risk"))
-        _one_of(self, "e3_when", ("tools", "always"))
 
 
 @frozen
@@ -76,8 +74,6 @@ class InjectionSettings:
     max_block_chars: int = 12_000  # most characters of everything that one call injects
 
     def __post_init__(self) -> None:
-        _one_of(self, "placement", ("auto", "system", "tail"))
-        _one_of(self, "lifetime", ("run", "call"))
         _in_unit(self, "monitor_composite")
         _at_least(self, 0, "monitor_cap")
         _at_least(self, 200, "max_field_chars")
@@ -115,8 +111,3 @@ def _in_unit(settings: object, *names: str) -> None:
         value = getattr(settings, name)
         if value is not None and not 0.0 <= value <= 1.0:
             raise ValueError(f"{name}: {value!r} is not in [0, 1]")
-
-
-def _one_of(settings: object, name: str, allowed: tuple[str, ...]) -> None:
-    if (value := getattr(settings, name)) not in allowed:
-        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")

@@ -37,8 +37,6 @@ class RoutingSettings:
         for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
-        if self.policy not in ("states", "learned"):
-            raise ValueError(f"policy: must be states or learned, got {self.policy!r}")
         if not 0.0 <= self.regret <= 100.0:
             raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
         if not 0.0 <= self.explore <= 1.0:

@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
-from math import inf
 
 from gateway.steering.identity.ids import draw
 from gateway.values import frozen
@@ -27,7 +26,7 @@ class ExperimentSettings:
         for arm, share in self.arms.items():
             if arm not in MODES:
                 raise ValueError(f"arms.{arm}: not one of {', '.join(MODES)}")
-            if not 0 <= share < inf:
+            if share < 0:
                 raise ValueError(f"arms.{arm}: must be 0 or more, and finite, got {share:g}")
         if not sum(self.arms.values()) > 0:
             raise ValueError("arms: the shares must add up to more than 0")

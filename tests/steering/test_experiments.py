@@ -90,8 +90,6 @@ def test_half_and_half_is_the_default() -> None:
         ({"on": -0.1, "off": 1.0}, r"arms\.on: must be 0 or more, and finite, got -0\.1"),
         ({"on": 0.0}, "arms: the shares must add up to more than 0"),
         ({}, "arms: the shares must add up to more than 0"),
-        ({"on": float("nan")}, r"arms\.on: must be .* finite, got nan"),
-        ({"on": float("inf"), "off": 1.0}, r"arms\.on: must be .* finite, got inf"),
     ],
 )
 def test_bad_shares_are_refused(arms: dict[str, float], message: str) -> None:

@@ -340,12 +340,9 @@ def test_identify_never_raises(headers: dict[str, str], body: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"id_headers": "x-a"}, "id_headers: must be a tuple"),
         ({"id_headers": ("x a",)}, "id_headers: 'x a' is not a valid header name"),
-        ({"id_headers": (1,)}, "id_headers: 1 is not a valid header name"),
         ({"id_headers": ("Authorization",)}, "id_headers: 'Authorization' does not name"),
         ({"run_boundary": "sometimes"}, "run_boundary: must be one of settled_answer, "),
-        ({"fingerprint": "yes"}, "fingerprint: must be true or false"),
     ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any], message: str) -> None:

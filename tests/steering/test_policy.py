@@ -63,14 +63,6 @@ def test_the_digest_takes_values_of_any_plain_kind() -> None:
     assert More(more={"b", "a"}).digest() == digests[1]
 
 
-def test_an_unknown_run_boundary_is_refused() -> None:
-    """The message names the field and the allowed values."""
-    with pytest.raises(
-        ValueError, match="run_boundary: 'idle' is not one of settled_answer, final_answer, never"
-    ):
-        Policy(run_boundary="idle")  # type: ignore[arg-type]
-
-
 def test_a_policy_is_a_value() -> None:
     """It cannot be changed in place."""
     with pytest.raises(dataclasses.FrozenInstanceError):

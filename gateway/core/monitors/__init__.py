@@ -13,7 +13,6 @@ from gateway.core.monitors.table import (
     FAILURE_TYPES,
     MONITORS,
     PROFILES,
-    SUITE_NAMES,
     SUITES,
     SuiteName,
 )

