@@ -57,7 +57,7 @@ def test_a_lesson_is_drawn_for_each_recording() -> None:
     """Its runs are the units of the trial, as the gateway's are by their conversations."""
 
     def lessons(query: LessonQuery) -> list[LessonMatch]:
-        return [LessonMatch(pattern=LESSON, similarity=1.0, key=key) for key in query.keys[:1]]
+        return [LessonMatch(pattern=LESSON, key=key) for key in query.keys[:1]]
 
     look_ups = LookUps(look_up=lambda queries: {}, gates=Gates(e1=1.0, e2=1.0), lessons=lessons)
     settings = {"learning": {"trials": "on"}}

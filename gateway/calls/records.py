@@ -318,7 +318,7 @@ def etraces_of(decision: Decision) -> tuple[ETrace, ...]:
     if decision.conclusion is None or decision.unsteered:
         return ()
     decided = decision.conclusion.decided
-    lessons = [PatternMatch(pattern=e.pattern, similarity=e.similarity) for e in decided.lessons]
+    lessons = [PatternMatch(pattern=e.pattern, similarity=1.0) for e in decided.lessons]
     return (*decided.candidates, *[etrace_of(match, cleared=True) for match in lessons])
 
 
@@ -363,7 +363,7 @@ def decision_rows(decision: Decision, run: str) -> list[DecisionRow]:
             version=each.pattern.lesson.version if each.pattern.lesson else 1,
             share=each.share,
             given=each.given,
-            similarity=each.similarity,
+            similarity=1.0,
             key=each.key,
             state=decision.position.state.value,
             failure_type=(readings.failure_type if readings else None) or "",

@@ -60,7 +60,6 @@ class LessonDecision(Value):
     pattern: Pattern  # the lesson
     share: float  # probability with which it was to be given, in (0, 1]
     given: bool  # the result of the draw
-    similarity: float  # of its key to the failure's, 1 for the same key
     key: str  # of the failure that it fitted
 
 
@@ -94,7 +93,6 @@ class LessonMatch(Value):
     """A lesson that fits a call."""
 
     pattern: Pattern  # the lesson
-    similarity: float  # of its key to the failure's, 1 for the same key
     key: str  # of the failure that it fits
 
 

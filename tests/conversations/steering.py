@@ -85,7 +85,7 @@ class Lessons:
         if not query.keys:
             return []
         self.asked.append((tenant, query))
-        return [LessonMatch(pattern=self.lesson, similarity=1.0, key=query.keys[0])]
+        return [LessonMatch(pattern=self.lesson, key=query.keys[0])]
 
 
 class Judge:

@@ -53,7 +53,7 @@ class _Shelf:
         prompts = query.opening() if due else ()
         project, _ = project_of(prompts)
         return [
-            LessonMatch(pattern=pattern, similarity=1.0, key=pattern.lesson.key)
+            LessonMatch(pattern=pattern, key=pattern.lesson.key)
             for pattern in due
             if project and pattern.lesson and pattern.lesson.key.split("|")[1] == project
             if not instructed(content(pattern.fields).move, prompts)
@@ -157,7 +157,7 @@ def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
 def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> list[LessonMatch]:
     """The lessons for the failures, those of the run's project and those of all projects."""
     found = [
-        (LessonMatch(pattern=pattern, similarity=1.0, key=key), scope_of(pattern))
+        (LessonMatch(pattern=pattern, key=key), scope_of(pattern))
         for key in query.keys
         for pattern in by_key.get(key, ())
         if pattern.pattern_id not in query.exclude and _knows_names(query, pattern)

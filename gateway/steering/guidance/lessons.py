@@ -113,7 +113,7 @@ class LessonSettings:
             decisions.append(decision)
             if decision.given:
                 room -= len(text) + 2
-                found = PatternMatch(pattern=match.pattern, similarity=match.similarity)
+                found = PatternMatch(pattern=match.pattern, similarity=1.0)
                 items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
         if not decisions:
             return decided
@@ -150,9 +150,9 @@ def is_rule(pattern: Pattern) -> bool:
 
 
 def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
-    """Returns the matches with their texts, without repeated texts: the most similar first."""
+    """Returns the matches with their texts, without repeated texts, by id."""
     found: dict[str, LessonMatch] = {}
-    for match in sorted(matches, key=lambda each: (-each.similarity, each.pattern.pattern_id)):
+    for match in sorted(matches, key=lambda each: each.pattern.pattern_id):
         found.setdefault(lesson_text(match.pattern, limit), match)
     return [(match, text) for text, match in found.items()]
 
@@ -170,7 +170,6 @@ def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
         pattern=match.pattern,
         share=share,
         given=point < share,
-        similarity=match.similarity,
         key=match.key,
     )
 

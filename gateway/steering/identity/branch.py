@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature
 from gateway.values import Texts, Value
-from gateway.wire.coerce import as_mapping
+from gateway.wire.coerce import as_list, as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend, start_state
 
@@ -135,9 +135,7 @@ def split_ending(message: object) -> tuple[str, list[object]]:
     content = message.get("content")
     if isinstance(content, str):
         return content, []
-    parts = []
-    if isinstance(content, list):
-        parts = content
+    parts = as_list(content)
     end = len(parts)
     while end and isinstance(as_mapping(parts[end - 1]).get("text"), str):
         end -= 1

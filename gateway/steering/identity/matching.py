@@ -98,10 +98,7 @@ def match(
     if conversation_id is not None:
         named = Named(conversation_id, weak, exclusive)
     found = _find(request, known, branches)
-    if (
-        request.compacts
-        and (asked := _summarised(request, branches, found, named=named)) is not None
-    ):
+    if request.compacts and (asked := _summarised(branches, found, named)) is not None:
         return asked
     with_tools = any(branch.has_tools for branch in branches.values())
     # With replies in its history a request for a title may be a chat about titles.
@@ -161,7 +158,7 @@ def _awaiting_results(
 
 
 def _summarised(
-    request: Incoming, branches: Branches, found: Found | None, named: Named | None
+    branches: Branches, found: Found | None, named: Named | None
 ) -> ConversationMatch | None:
     """The match of a request for a summary, whatever its tools; None if nothing is known of it."""
     if found is not None and found.current:

@@ -49,10 +49,7 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
     """Number of messages up to the latest reply; None unless the user answers that."""
     count = len(messages)
     for end in range(count, 0, -1)[:_MOST_SINCE]:
-        message = messages[end - 1]
-        role = None
-        if isinstance(message, dict):
-            role = message.get("role")
+        role = as_mapping(messages[end - 1]).get("role")
         if role == "assistant":
             if end < count:
                 return end
