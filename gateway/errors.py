@@ -28,9 +28,11 @@
 `label` comes from a closed set and is used for metrics; it never contains text of a request."""
 
 import json
+import re
 from typing import TypedDict, Unpack
 
 Headers = tuple[tuple[str, str], ...]
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 
 
 class ConfigError(Exception):
@@ -42,10 +44,8 @@ class ConfigError(Exception):
 
 
 def in_words(error: Exception) -> str:
-    """The text of an error; of the system's, its reason after the file, without its number."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename!r}: {error.strerror}"
-    return str(error)
+    """The text of an error, without the number of the system's."""
+    return _NUMBER.sub("", str(error))
 
 
 class AnswerParts(TypedDict, total=False):

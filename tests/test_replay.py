@@ -260,6 +260,8 @@ def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     broken.write_bytes(b"no gzip")
     with pytest.raises(ConfigError, match="cannot be read"):
         list(read_lines([broken]))
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        list(read_lines([tmp_path]))
 
 
 def test_malformed_transcripts_are_replayed_as_far_as_they_go(tmp_path: Path) -> None:

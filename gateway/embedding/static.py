@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import EmbeddingError, Vector
+from gateway.errors import in_words
 from gateway.tasks import off_loop
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def _read_model(
         scales = np.load(folder / "scales.npy", allow_pickle=False).astype(np.float32)
         centre = np.load(folder / "centre.npy", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise EmbeddingError(f"the static model in {folder} cannot be read: {error}") from error
+        raise EmbeddingError(
+            f"the static model in {folder} cannot be read: {in_words(error)}"
+        ) from error
     shapes = (rows.shape, scales.shape, centre.shape)
     if shapes != ((len(vocabulary), DIMENSIONS), (len(vocabulary),), (DIMENSIONS,)):
         raise EmbeddingError(f"the files of the static model in {folder} do not fit together")

@@ -16,7 +16,7 @@ from typing import IO, Any
 from msgspec.structs import replace
 
 from gateway.core.step import Action, Step
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, in_words
 from gateway.steering.transcript.steps import extract, steps_from_records
 from gateway.values import Fields, frozen
 from gateway.wire.coerce import (
@@ -87,7 +87,7 @@ def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
                     if line.strip():
                         yield file, number, line
         except (OSError, EOFError, zlib.error) as exc:
-            raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
+            raise ConfigError(f"{file}:{number + 1}: cannot be read: {in_words(exc)}") from exc
 
 
 def file_lines(file: Path) -> list[bytes]:

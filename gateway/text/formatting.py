@@ -39,14 +39,13 @@ def money(value: float | None) -> str:
 
 
 def amount(metric: str, value: float) -> str:
-    """`0.0125 US dollars`, `12000 tokens`."""
-    digits = 0
-    if metric in ("usd", "minutes"):
-        digits = 4
-    shown = f"{value:.{digits}f}"
-    if digits:
-        shown = shown.rstrip("0").rstrip(".")
-    return f"{shown} {'US dollars' if metric == 'usd' else metric.replace('_', ' ')}"
+    """An amount of a budget's metric: `$0.0125`, `30 min`, `12,000 tokens`, `1 call`."""
+    if metric == "usd":
+        return money(value)
+    if metric == "minutes":
+        return seconds(60 * value)
+    thing = metric.replace("_", " ").replace("context", "context tokens")
+    return counted(round(value), thing.removesuffix("s"))
 
 
 def count(value: float | None) -> str:

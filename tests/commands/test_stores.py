@@ -81,9 +81,9 @@ def test_a_budget_of_wrap_is_found_from_any_folder(
 
     asyncio.run(spend())
     assert main(["budgets", "raise", "wrap-12ab", "default", "--usd", "4"]) == 0
-    assert "limits: 4 US dollars" in capsys.readouterr().out
+    assert "limits: $4.00" in capsys.readouterr().out
     assert main(["budgets", "list", "--budget", "wrap-12ab"]) == 0
-    assert "4 US dollars" in capsys.readouterr().out
+    assert "$4.00" in capsys.readouterr().out
 
 
 def test_a_printed_command_works_in_another_folder(

@@ -52,6 +52,23 @@ def test_a_number_keeps_what_tells_something(
 
 
 @pytest.mark.parametrize(
+    ("metric", "value", "shown"),
+    [
+        ("usd", 1.0, "$1.00"),
+        ("usd", 0.0125, "$0.0125"),
+        ("calls", 1, "1 call"),
+        ("input_tokens", 1, "1 input token"),
+        ("tokens", 12_000, "12,000 tokens"),
+        ("minutes", 1.5, "1 min 30 s"),
+        ("context", 12_000, "12,000 context tokens"),
+    ],
+)
+def test_an_amount_has_its_unit(metric: str, value: float, shown: str) -> None:
+    """In the singular for one."""
+    assert formatting.amount(metric, value) == shown
+
+
+@pytest.mark.parametrize(
     ("passed", "shown"),
     [(1, "now"), (42, "42 s ago"), (90, "2 min ago"), (7200, "2 h ago"), (864_000, "10 d ago")],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import ValidationError, convert
 
 from gateway.commands.store import reported, say
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, in_words
 from gateway.features.client_hooks.answer import BEFORE_A_CALL, Hook, write
 from gateway.features.client_hooks.answer import __file__ as PROGRAM
 from gateway.process.running_gateways import state_folder
@@ -75,7 +75,7 @@ def change(agent: str, edit: Callable[[str], str], *, yes: bool) -> int:
         before = path.read_bytes().decode() if path.exists() else ""
         after = edit(before)
     except (OSError, ValueError, ValidationError) as exc:
-        raise ConfigError(f"{path}: cannot be changed without loss: {exc}") from exc
+        raise ConfigError(f"{path}: cannot be changed without loss: {in_words(exc)}") from exc
     if before == after:
         say(f"{path}: nothing to change")
         return 0

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, in_words
 from gateway.values import FieldDict
 
 HEAD_BYTES = 64 * 1024
@@ -122,7 +122,7 @@ class LogFile:
             with gzip.open(self.path) if packed else self.path.open("rb") as file:
                 yield cast(IO[bytes], file)
         except (OSError, EOFError, zlib.error) as exc:
-            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+            raise ConfigError(f"{self.path}: cannot be read: {in_words(exc)}") from exc
 
 
 def _values(line: bytes) -> list[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.data_files import read_toml
+from gateway.errors import in_words
 from gateway.observability.logging import get_logger
 from gateway.text.formatting import iso
 from gateway.upstream.litellm_package import litellm_folders
@@ -134,7 +135,7 @@ def list_of(kept: str) -> PriceList | None:
     except FileNotFoundError:
         return shipped
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = in_words(error)
         _log.warning("the list of prices cannot be read, LiteLLM's is used", file=kept, why=why)
         return shipped
     listed.beneath = shipped

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.storage import StorageSettings
+from gateway.errors import in_words
 from gateway.features.store_outages.spool import Waiting
 from gateway.observability.logging import get_logger
 from gateway.stores.redact import redaction
@@ -145,7 +146,7 @@ class DiskSpool:
                     self._trouble.fails = True
                     needed = [each for each in changes if each.file is not None or not each.gone]
                     self._changes = dict.fromkeys(needed) | self._changes
-                    self._trouble.warn(str(error))
+                    self._trouble.warn(in_words(error))
                 else:
                     self._trouble.over()
                 tried.set()
@@ -170,7 +171,7 @@ class DiskSpool:
                 try:
                     await on_disk(self._files.delete_empty)
                 except Exception as error:
-                    self._trouble.warn(str(error))
+                    self._trouble.warn(in_words(error))
 
     async def take_over(self, room: tuple[int, int]) -> list[Waiting]:
         """The records of the files that other processes left behind, in order; files for which

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
+from gateway.errors import in_words
 from gateway.features.store_outages.breaker import SLOW, Breaker
 from gateway.features.store_outages.disk_spool import DiskSpool
 from gateway.features.store_outages.spool import Spool, Waiting, with_version
@@ -111,7 +112,9 @@ class Recovery:
         try:
             entries = await self._disk.take_over(self.spool.room)
         except Exception as error:
-            self._log.error("records that wait on disk cannot be taken over", reason=str(error))
+            self._log.error(
+                "records that wait on disk cannot be taken over", reason=in_words(error)
+            )
             return
         finally:
             self._taking = None

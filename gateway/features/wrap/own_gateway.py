@@ -228,7 +228,7 @@ def limit_line(budget: BudgetSettings, control: BudgetControl) -> str:
     else:
         counts = f"counts as {control.unpriced_price}"
     guessed = f"; a model of unknown price {counts}"
-    most = ", ".join(_amount(metric, limit) for metric, limit in limits.items())
+    most = ", ".join(formatting.amount(metric, limit) for metric, limit in limits.items())
     return f"budget: {most}{guessed if 'usd' in limits else ''}"
 
 
@@ -241,7 +241,10 @@ def used_line(
     limits = account.limits_of(given)
     spent = replace(account, reserved=NOTHING, leased=NOTHING)
     share, _ = account.share(given, now)
-    used = (f"{_amount(m, spent.used(m, now))} of {_amount(m, most)}" for m, most in limits.items())
+    used = (
+        f"{formatting.amount(m, spent.used(m, now))} of {formatting.amount(m, most)}"
+        for m, most in limits.items()
+    )
     line = ", ".join(used) or "no limit"
     if stopped or share >= 1:
         up = "not enough left"
@@ -251,11 +254,3 @@ def used_line(
     if account.unpriced and "usd" in limits:
         line += f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"
     return f"budget: {line}"
-
-
-def _amount(metric: str, value: float) -> str:
-    if metric == "usd":
-        return formatting.money(value)
-    if metric == "minutes":
-        return formatting.seconds(60 * value)
-    return formatting.counted(round(value), "call")

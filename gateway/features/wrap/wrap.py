@@ -23,7 +23,8 @@ from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.auth.authenticator import process_key
 from gateway.auth.keys import DEFAULT_TENANT
-from gateway.errors import ConfigError
+from gateway.commands.store import reported
+from gateway.errors import ConfigError, in_words
 from gateway.features.budgets.accounting import accounting_of
 from gateway.features.budgets.accounts import AccountKey
 from gateway.features.budgets.settings import Budgets, BudgetSettings, control_of
@@ -91,8 +92,9 @@ def wrap(options: WrapOptions) -> int:
     with wrapped.signals_held():
         if other:
             return _by_other(options, other)
-        named = wrapped.with_upstreams(options.command, os.environ)
-        settings = wrap_settings(options.config, named, options.mode)
+        with reported():
+            named = wrapped.with_upstreams(options.command, os.environ)
+            settings = wrap_settings(options.config, named, options.mode)
         added = [budget, sub_agent_budget(options.sub_agents)]
         budgets = (*settings.of(Budgets), *filter(None, added))
         settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
@@ -424,7 +426,7 @@ def traces_of(url: str, since: float) -> list[Trace]:
             one = {"content": "false"}
             traces = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
     except httpx.HTTPError as exc:
-        raise ConfigError(f"{url} does not answer: {exc}") from exc
+        raise ConfigError(f"{url} does not answer: {in_words(exc)}") from exc
     return [_answered(answer) for answer in reversed(traces)]
 
 

@@ -20,6 +20,7 @@ from subprocess import Popen
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.config.values import http_url
 from gateway.data_files import read_toml
 from gateway.errors import ConfigError
 from gateway.values import FieldDict, Fields, Texts, frozen
@@ -121,11 +122,14 @@ def _is_at_chatgpt(environment: Texts, home: Path) -> bool:
 
 
 def with_upstreams(command: Sequence[str], environment: Texts) -> dict[str, str]:
-    """The gateway's environment: the client's variables name its provider, unless one is set."""
+    """The gateway's environment: the client's variables name its provider, unless one is set.
+    Raises ValueError: one of them is no address."""
     found = dict(environment)
     client = client_of(command) or WrappedClient()
-    for name, ours in with_login(client, environment).variables.items():
-        base = environment.get(name, "").rstrip("/")
+    for name, ours in {**COMMON, **with_login(client, environment).variables}.items():
+        base = environment.get(name, "").rstrip("/") * ("{" in ours)  # or it is a switch
+        if base:
+            http_url(base, name)
         kind = next((each for each in _CLOUDS if each in name), "")
         if base and name == client.own:
             found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base

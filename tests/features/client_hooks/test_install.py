@@ -97,6 +97,17 @@ def test_a_file_that_is_no_plain_json_is_left_alone(home: Path, text: str) -> No
     assert path.read_text() == text
 
 
+def test_a_folder_in_place_of_the_file_is_told_in_words(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the number of the system's error."""
+    path = place(home, "claude-code", None)
+    path.mkdir()
+    assert hooks("install", "--yes") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"gateway: {path}: cannot be changed without loss: Is a directory")
+
+
 def test_a_refused_config_is_refused(home: Path) -> None:
     """Before anything is changed."""
     (home / "own.yaml").write_text("client_hooks: {share: much}")

@@ -239,8 +239,8 @@ def test_the_account_of_a_key_is_alerted_about_and_raised(
     monkeypatch.setenv("GATEWAY_ADMIN_KEY", ADMIN)
     account = [account["budget"], account["subject"]]
     for act, more, shown in (
-        ("reset", [], "US dollars"),
-        ("raise", ["--usd", "9"], "9 US dollars"),
+        ("reset", [], "$"),
+        ("raise", ["--usd", "9"], "$9.00"),
     ):
         capsys.readouterr()
         assert main(["budgets", act, *account, *more]) == 0

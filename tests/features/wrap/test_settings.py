@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import main
 from gateway.config import OPENAI_API_BASE
 from gateway.features.wrap.own_gateway import ANTHROPIC, wrap_settings
+from gateway.features.wrap.wrapped import COMMON, with_upstreams
 
 LOCAL = "http://127.0.0.1:9000/v1"
 FAR = "https://models.example.com/v1"
@@ -45,6 +47,40 @@ def test_requests_go_where_they_would_have_gone(
     """A provider's key never reaches another provider because a gateway stands between."""
     upstream = wrap_settings(None, env, None).default_upstream
     assert (upstream.api_base, upstream.messages_api_base) == (chat, messages)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        *(("agent", each) for each in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE")),
+        *(("agent", each) for each in ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
+        ("claude", "ANTHROPIC_BEDROCK_BASE_URL"),
+        ("gemini", "GOOGLE_GEMINI_BASE_URL"),
+        ("kimi", "KIMI_BASE_URL"),
+    ],
+)
+def test_an_address_that_is_none_is_told_by_its_variable(
+    program: str,
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the one that the user has set, and no other; with what is wrong."""
+    for each in COMMON:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "host:1")
+    (folder / program).write_text("#!/bin/sh\n")
+    (folder / program).chmod(0o700)
+    assert main(["wrap", "--", f"./{program}"]) == 2
+    assert capsys.readouterr().err == f"gateway: {name}: 'host:1' is not an http(s) URL\n"
+
+
+def test_a_switch_is_no_address() -> None:
+    """Claude Code's switches have names that are like those of its addresses."""
+    skipped = {"CLAUDE_CODE_SKIP_BEDROCK_AUTH": "1"}
+    settings = wrap_settings(None, with_upstreams(["claude"], skipped), None)
+    assert settings.default_upstream.bedrock_api_base is None
 
 
 def test_what_the_config_says_holds(folder: Path, tmp_path: Path) -> None:
