@@ -22,11 +22,13 @@ from gateway.config import LoggingSettings
 from gateway.config.storage import StorageSettings
 from gateway.observability.logging import configure_logging
 from gateway.stores.filters import RunFilter
+from gateway.stores.lists import PageRequest
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.migrations import Migration
 from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
+from gateway.stores.sqlite import engine
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import MIGRATIONS, Database, applied_to
 from gateway.stores.sqlite.engine import (
@@ -349,6 +351,29 @@ async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: D
     seen = [row[-1] for row in await database.read(explain)]
     assert not [step for step in seen if "TEMP B-TREE" in step]
     assert "runs_by_" in seen[0]
+
+
+@pytest.mark.parametrize("stopped", [None, "yes", "budget"])
+async def test_the_newest_calls_and_what_stopped_are_found_by_an_index(
+    stopped: str | None, of_version_before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages and alerts look for both every few seconds: they read no other run, also in a file of
+    the version before."""
+    plans: list[str] = []
+    plain = engine._rows
+
+    def explained(statement: str, values: Any, connection: apsw.Connection) -> Any:
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        plans.extend(row[-1] for row in rows)
+        return plain(statement, values, connection)
+
+    database = await _open(of_version_before)
+    monkeypatch.setattr(engine, "_rows", explained)
+    wanted = RunFilter(mode="live", stopped=stopped)
+    await RunStore(SQLiteEngine(database)).list_runs(wanted, PageRequest(sort="updated_at"))
+    await database.close()
+    assert plans
+    assert not [step for step in plans if step in ("SCAN r", "SCAN x", "SCAN c")]
 
 
 async def test_stored_runs_are_found_by_their_words(path: str) -> None:

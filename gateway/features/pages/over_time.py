@@ -22,7 +22,6 @@ OTHERS = "all others"
 
 
 _BY = rf"^({'|'.join(usage.DIMENSIONS)}|{usage.TAG}.+)$"
-_RUNS_WITH_TAGS = 100
 
 
 class TimeParameters(FragmentParameters, TenantParameter):
@@ -74,14 +73,11 @@ async def show_time(visit: Visit) -> Page:
     }
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
-    newest = await store.list_runs(
-        RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
-    )
-    chosen = usage.tag_of(values["by"] or "")
-    tags = {name for run in newest.runs for name in run.tags} | ({chosen} - {""})
+    facets = await facets_of(visit)
+    tags = {*facets.tags, usage.tag_of(values["by"] or "")} - {""}
     shown |= {
         "chosen": {**values, "bucket": bucket},
-        "facets": await facets_of(visit),
+        "facets": facets,
         "dimensions": (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in sorted(tags))),
     }
     return Page(template="time.html", values=shown)

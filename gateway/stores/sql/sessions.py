@@ -58,6 +58,7 @@ _PARTS = parts_of(Path(__file__).with_name("sessions.sql")) | _NAMED
 _SQL = {name: expanded(part, _PARTS) for name, part in _PARTS.items()}
 _SUMS = (*names(SessionSums), "tenant", "started_at", "last_at")
 _MEMBER = names(Member, "depth", "runs")
+_NONE = ""  # no order: for a count of all
 # What a title is made of: a statement, and how one of its texts becomes a title.
 _TITLES = (
     ("said", said_title),
@@ -96,13 +97,15 @@ class SessionStore:
         all their runs. `side`: instead of them what clients asked for themselves, without a
         session. `among`: instead of all that match those of these ids. Raises: ValueError for an
         invalid cursor."""
-        found, values = self._found(runs, page.sort, side=side, among=among)
+        about, values = self._found(runs, page.sort, side=side, among=among)
         order, sign = page.order
-        about = {"after": "TRUE", "order": order, "limit": page.limit + 1}
+        about |= {"after": "TRUE", "order": order, "limit": page.limit + 1}
+        # The sessions that have still to be asked are asked in their order, until the page is full.
+        about["sorted"] = about["limit"] if about["left"] == "TRUE" else MAX_INT
         if (after := page.after()) is not None:
             values |= {"after": float(after[0]), "after_id": after[1]}
             about["after"] = f"(key, place) {sign} (:after, :after_id)"
-        sql = _SQL["listed"].format(sessions=found, **about)
+        sql = _SQL["listed"].format(**about)
 
         async def work(connection: Connection) -> SessionPage:
             rows = await connection.fetch(sql, **values)
@@ -125,11 +128,11 @@ class SessionStore:
     ) -> int:
         """Number of sessions with a run that matches, see `list_sessions`; above `most` it is
         `most` + 1."""
-        sort = "tokens"
-        if most is not None:
-            sort = "started_at"
-        found, values = self._found(runs, sort, side=side, among=among)
-        sql = _SQL["count"].format(sessions=found, limit=most + 1 if most else MAX_INT)
+        sort = "started_at"
+        if most is None and not side:
+            sort = _NONE
+        about, values = self._found(runs, sort, side=side, among=among)
+        sql = _SQL["count"].format(**about, limit=most + 1 if most else MAX_INT)
         return await self._engine.number(sql, **values)
 
     async def session(self, name: str, *, tenant: str | None) -> SessionTree | None:
@@ -166,9 +169,10 @@ class SessionStore:
 
     def _found(
         self, runs: RunFilter, sort: str, *, side: bool, among: Sequence[str] | None
-    ) -> tuple[str, FieldDict]:
-        """The statement for the sessions that match, and its values. By their start they are
-        walked through, each asked by itself; else all are read."""
+    ) -> tuple[FieldDict, FieldDict]:
+        """The statement for `sessions` and the condition that is `left` to them, and their values.
+        By their start they are walked through, each asked by itself for a run that matches; else
+        all are read."""
         values: FieldDict = {}
         table = "m"
         if is_walk := sort == "started_at" and not side:
@@ -191,12 +195,18 @@ class SessionStore:
                 for each in sorted({_SQL["own"], matching} - {"TRUE"})
             ]
             sql = _SQL["walked"].format(where=" AND ".join([within, *has_run]), **self._filled)
-        else:
-            having = f"= {int(not side)}"
+            matching = "TRUE"
+        elif sort == _NONE:
             if matching != "TRUE":
-                having += f" AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
-            sql = _SQL["grouped"].format(key=_SQL[f"by_{sort}"], where=within, having=having)
-        return sql, values
+                within += f" AND {_SQL['in_matching'].format(runs=matching)}"
+            sql = _SQL["all"].format(where=within)
+            matching = "TRUE"
+        else:
+            key = _SQL[f"by_{sort}"]
+            sql = _SQL["grouped"].format(key=key, where=within, own=int(not side))
+        if matching != "TRUE":
+            matching = _SQL["of_each"].format(runs=matching, **self._filled)
+        return {"sessions": sql, "left": matching}, values
 
     async def _sessions(
         self, ids: Sequence[str], connection: Connection, most: int = MAX_INT

@@ -22,10 +22,11 @@ c.version > 0 AND (c.id = @session OR NOT EXISTS (
 
 -- = has_run
 -- Asked of each session, so that a page of many that match reads few; from its conversations on, in
--- this order. With LIMIT and OFFSET no server joins it.
+-- this order. With LIMIT and OFFSET no server joins it, and with CASE none begins at what the runs
+-- are to be.
 EXISTS (
     SELECT 1 FROM conversations AS m CROSS JOIN runs AS r
-    WHERE r.conversation_pk = m.pk AND @in_tree AND {runs} LIMIT 1 OFFSET 0
+    WHERE r.conversation_pk = m.pk AND @in_tree AND CASE WHEN {runs} THEN TRUE END LIMIT 1 OFFSET 0
 )
 
 -- = answers
@@ -56,19 +57,35 @@ max(r.composite_peak)
 -- All sessions by reading each run once.
 SELECT session, key, session AS place FROM (
     SELECT @session_of_m AS session, {key} AS key FROM @of_runs WHERE {where}
-    GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
+    GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) = {own}
 ) AS sessions
+
+-- = all
+SELECT DISTINCT @session_of_m AS session FROM @of_runs WHERE {where} AND @own
+
+-- = in_matching
+@session_of_m IN (SELECT @session_of_m FROM @of_runs WHERE {runs})
 
 -- = walked
 SELECT @session AS session, c.created_at AS key, c.id AS place FROM conversations AS c
 WHERE @top AND {where}
 
+-- = of_each
+-- In this order, like has_run.
+EXISTS (
+    SELECT 1 FROM conversations AS m CROSS JOIN runs AS r WHERE r.conversation_pk = m.pk
+    AND (m.id = g.session OR m.root_id = g.session OR m.parent_id = g.session {plain})
+    AND CASE WHEN {runs} THEN TRUE END LIMIT 1 OFFSET 0
+)
+
 -- = listed
-SELECT session, key, place FROM ({sessions}) AS g
-WHERE {after} ORDER BY key {order}, place {order} LIMIT {limit}
+SELECT session, key, place FROM (
+    SELECT session, key, place FROM ({sessions}) AS g
+    WHERE {after} ORDER BY key {order}, place {order} LIMIT {sorted}
+) AS g WHERE {left} LIMIT {limit}
 
 -- = count
-SELECT count(*) FROM (SELECT 1 FROM ({sessions}) AS g LIMIT {limit}) AS x
+SELECT count(*) FROM (SELECT 1 FROM ({sessions}) AS g WHERE {left} LIMIT {limit}) AS x
 
 -- = named
 -- The session of an id of a conversation or a run, or of the client's own.

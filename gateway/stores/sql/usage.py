@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from gateway.errors import ON_TROUBLE, UNANSWERED, BudgetExceeded
 from gateway.stores import filters, usage
 from gateway.stores.codec import HOLD, STOP_COLUMNS
@@ -41,14 +43,15 @@ WITH RECURSIVE names (name) AS (
         ORDER BY r.experiment LIMIT 1)
     FROM names WHERE names.name IS NOT NULL
 ), newest AS MATERIALIZED (
-    SELECT r.agent, r.arm, r.counts FROM runs AS r WHERE {condition}
+    SELECT r.agent, r.arm, r.counts, r.tags FROM runs AS r WHERE {condition}
     ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
 )
 SELECT 'experiments', name FROM names
-UNION SELECT 'agents', agent FROM newest
-UNION SELECT 'arms', arm FROM newest
-UNION SELECT 'models', k.key FROM newest, {models}
-UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
+UNION ALL SELECT DISTINCT 'agents', agent FROM newest
+UNION ALL SELECT DISTINCT 'arms', arm FROM newest
+UNION ALL SELECT DISTINCT 'tags', CAST(tags AS TEXT) FROM newest
+UNION ALL SELECT DISTINCT 'models', k.key FROM newest, {models}
+UNION ALL SELECT DISTINCT 'failure_types', k.key FROM newest, {failure_types}
 """
 
 
@@ -63,7 +66,6 @@ def where(runs: RunFilter, forms: SqlForms, first: int = 0) -> tuple[str, FieldD
         "monitor": forms.has("r.counts", "monitor", "fired"),
         "intervention": forms.has("r.counts", "intervention", "human"),
     }
-    any_stop = runs.stopped == ANY
     escaped = re.sub("([!%_])", r"!\1", runs.task or "")
     if runs.task is None:
         task = None
@@ -72,13 +74,19 @@ def where(runs: RunFilter, forms: SqlForms, first: int = 0) -> tuple[str, FieldD
     wanted = {
         **{name: (f"r.{name} = :{name}", getattr(runs, name)) for name in _EQUAL},
         "conversation": (of_conversation, runs.conversation_id),
-        "mode": ("r.mode = :mode", None if runs.mode == LIVE else runs.mode),
+        "mode": (IS_LIVE if runs.mode == LIVE else "r.mode = :mode", runs.mode),
         "since": ("r.started_at >= :since", runs.since),
         "until": ("r.started_at < :until", runs.until),
-        "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
+        "outcome": (
+            "r.outcome IS NULL" if runs.outcome == UNFINISHED else "r.outcome = :outcome",
+            runs.outcome,
+        ),
         "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
-        "stopped": (f"{_stopper(forms)} = :stopped", None if any_stop else runs.stopped),
+        "stopped": (
+            _stopper(forms) + (" IS NOT NULL" if runs.stopped == ANY else " = :stopped"),
+            runs.stopped,
+        ),
         # A planner takes a third of all runs for a condition like this, but few for `=`.
         "severity": (f"coalesce({severity_sql(forms)} = :severity, FALSE)", runs.severity),
     }
@@ -92,17 +100,8 @@ def where(runs: RunFilter, forms: SqlForms, first: int = 0) -> tuple[str, FieldD
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     if (runs.search or "").strip() and "words0" not in wanted:
         wanted["words0"] = ("CAST(:words0 AS TEXT) = ''", runs.search)  # signs alone are in no text
-    unfinished = ""
-    if runs.outcome == UNFINISHED:
-        unfinished = " AND r.outcome IS NULL"
-    live = ""
-    if runs.mode == LIVE:
-        live = f" AND {IS_LIVE}"
-    stopped = ""
-    if any_stop:
-        stopped = f" AND {_stopper(forms)} IS NOT NULL"
     values: FieldDict = {"first": first}
-    return conditions(wanted, values) + unfinished + live + stopped, values
+    return conditions(wanted, values), values
 
 
 # As `held` tells it, by the author.
@@ -110,18 +109,18 @@ _HELD_BY = f"""CASE WHEN h.author <> '{GATEWAY}' THEN 'operator'
     WHEN h.reason LIKE '{ON_TROUBLE}%' THEN 'on_trouble'
     WHEN h.reason LIKE '{UNANSWERED}%' THEN 'ask' ELSE 'operator' END"""
 _HOLDER = f"(SELECT {HOLD.format(_HELD_BY)} FROM conversations AS c WHERE c.pk = r.conversation_pk)"
-_STOPPER = f"""(CASE
-    WHEN (r.id IN (SELECT subject FROM run_controls) OR r.conversation_pk IN (
-        SELECT c.pk FROM run_controls AS h JOIN conversations AS c
-        ON c.id = h.subject OR c.parent_id = h.subject OR c.root_id = h.subject
-    )) AND {_HOLDER} IS NOT NULL THEN {_HOLDER}
-    WHEN r.errors = 0 THEN NULL
-    WHEN {{error}} = '{BudgetExceeded.label}' THEN 'budget'
-END)"""
+# Few runs have errors or are held: each kind is found by an index, and only they are asked.
+_STOPPER = f"""r.pk IN (
+    SELECT x.pk FROM runs AS x WHERE x.errors > 0
+    UNION ALL SELECT x.pk FROM run_controls AS h CROSS JOIN runs AS x WHERE x.id = h.subject
+    UNION ALL SELECT x.pk FROM run_controls AS h CROSS JOIN conversations AS c
+    JOIN runs AS x ON x.conversation_pk = c.pk
+    WHERE c.id = h.subject OR c.parent_id = h.subject OR c.root_id = h.subject
+) AND coalesce({_HOLDER}, CASE WHEN {{error}} = '{BudgetExceeded.label}' THEN 'budget' END)"""
 
 
 def _stopper(forms: SqlForms) -> str:
-    """SQL for `stopped.by` of a run; few newest calls are read."""
+    """SQL for `stopped.by` of a run, to be compared; few newest calls are read."""
     return _STOPPER.format(error=forms.member(STOP_COLUMNS[0], "error"))
 
 
@@ -155,6 +154,7 @@ async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Conn
     for kind, value in await connection.fetch(sql, **values):
         if value:
             found[kind].add(value)
+    found["tags"] = {name for text in found["tags"] for name in orjson.loads(text)}
     return Facets(**{kind: tuple(sorted(names)) for kind, names in found.items()})
 
 

@@ -89,8 +89,10 @@ SQLITE = SqlForms(
     day=lambda column: f"strftime('%Y-%m-%d', {column}, 'unixepoch')",
     member=lambda column, member: f"({column} ->> '{member}')",
     elements=lambda column, member: f"json_each({column}, '$.{member}')",
+    # A look for its name leaves out most texts without the key.
     has=lambda column, name, member: (
-        f"EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name})"
+        f"(instr({column}, json_quote(:{name})) AND"
+        f" EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name}))"
     ),
     entry=lambda column, name: f"(SELECT value FROM json_each({column}) WHERE key = :{name})",
     keys=lambda column, member: f"json_each({column}, '$.{member}') AS k",

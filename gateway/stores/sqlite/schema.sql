@@ -255,3 +255,18 @@ INSERT INTO steps_to_search SELECT run_pk, step_index FROM steps;
 
 -- = learning_006_jobs_by_run
 CREATE INDEX jobs_by_run ON jobs ((payload ->> 'run'));
+
+-- = core_004_runs_by_update
+-- The runs with the newest calls, and those that a budget may have stopped: pages and alerts look for
+-- both every few seconds. The runs under way are among the first. Runs are counted by time, and the
+-- sums of sessions ordered, without reading their rows.
+DROP INDEX runs_under_way;
+CREATE INDEX runs_by_update ON runs (updated_at, id);
+CREATE INDEX runs_with_errors ON runs (started_at) WHERE errors > 0;
+DROP INDEX runs_by_time;
+CREATE INDEX runs_by_time ON runs (started_at, id, mode, outcome, tenant, agent, model_requested);
+DROP INDEX runs_by_conversation;
+CREATE INDEX runs_by_conversation ON runs (
+    conversation_pk, started_at, updated_at, ended_at, mode, steps, calls, retries, input_tokens,
+    output_tokens, cost_usd, composite_peak, task_preview
+);

@@ -116,6 +116,17 @@ async def filters_runs(stores: Stores) -> None:
         assert await stores.runs.count_runs(runs) == len(expected), wanted
 
 
+async def filters_by_any_name(stores: Stores) -> None:
+    """Also by names that JSON escapes, and not by a part of one."""
+    names = ('say "hi"', "back\\slash", "tab\tand\x1f", "größer/é", "$.x", "x")
+    for number, name in enumerate(names, start=1):
+        step = records.a_step(1, call=records.a_chat(model_asked=name))
+        await stores.states.commit(records.one_run(number, steps=(step,)))
+    for number, name in enumerate(names, start=1):
+        assert await _ids(stores, RunFilter(model=name)) == [f"r{number:04}"], name
+    assert await _ids(stores, RunFilter(model="hi")) == []
+
+
 async def searches_results_of_tools(stores: Stores) -> None:
     """The beginning and the end of each result are found, together with words of other texts, and
     no longer once the run is removed; a text of no use to the database stops no other."""
@@ -292,13 +303,15 @@ async def lists_the_values_that_occur(stores: Stores) -> None:
         records.one_run(1, agent="z", experiment="x2", arm="on", steps=(fired,))
     )
     await stores.states.commit(records.one_run(2, agent="", experiment="x1", arm="off"))
-    await stores.states.commit(records.one_run(3, agent="a", experiment="x1", arm="on"))
+    tags = {"team": "web", "owner": "ann"}
+    await stores.states.commit(records.one_run(3, agent="a", experiment="x1", arm="on", tags=tags))
     assert await stores.runs.facets(tenant=None) == Facets(
         agents=("a", "z"),
         models=("b", "small"),
         failure_types=("loop",),
         experiments=("x1", "x2"),
         arms=("off", "on"),
+        tags=("owner", "team"),
     )
 
 
@@ -467,6 +480,7 @@ async def reads_what_texts_came_to(stores: Stores) -> None:
 
 RUN_LIST_CHECKS: tuple[Check, ...] = (
     filters_runs,
+    filters_by_any_name,
     searches_results_of_tools,
     spreads_runs,
     a_common_word_is_found_in_the_newest_runs,

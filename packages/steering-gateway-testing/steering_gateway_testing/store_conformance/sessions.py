@@ -11,7 +11,7 @@ from gateway.core.step import Action
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.filters import RunFilter
 from gateway.stores.learning import JOBS, ReaderJob
-from gateway.stores.lists import PageRequest
+from gateway.stores.lists import SORT_KEYS, PageRequest
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.sessions import SIDE, Session
 from gateway.stores.sql.sessions import SessionStore
@@ -87,6 +87,36 @@ async def pages_and_sorts_sessions(stores: Stores) -> None:
     assert await store.session("c0002", tenant="initech") is None
     with raises(ValueError, "cursor"):
         await store.list_sessions(RunFilter(), PageRequest(cursor="?"))
+
+
+async def a_filter_leaves_the_order_as_it_is(stores: Stores) -> None:
+    """In every order the sessions that match are listed page by page, and counted, without those
+    between them; one of several runs that match is one."""
+    for number in range(1, 9):
+        made = records.one_run(number, agent=("coder", "other")[number % 2])
+        await stores.states.commit(made)
+    for number in (9, 10):
+        made = records.one_run(number, agent="other")
+        await stores.states.commit(_in_tree(made, "c0005", "c0005"))
+    store = _store(stores)
+    wanted = RunFilter(agent="other")
+    for sort in SORT_KEYS:
+        for descending in (True, False):
+            page = PageRequest(sort=sort, descending=descending)
+            every = [each.id for each in (await store.list_sessions(RunFilter(), page)).sessions]
+            names: list[str] = []
+            cursor = None
+            while cursor is not None or not names:
+                page = PageRequest(limit=2, sort=sort, descending=descending, cursor=cursor)
+                found = await store.list_sessions(wanted, page)
+                names += [session.id for session in found.sessions]
+                cursor = found.next_cursor
+            assert names == [name for name in every if int(name[1:]) % 2], sort
+        aside = await store.list_sessions(wanted, PageRequest(sort=sort), side=True)
+        assert aside.sessions == (), sort
+    assert await store.count_sessions(wanted) == 4
+    assert await store.count_sessions(wanted, most=2) == 3
+    assert await store.count_sessions(wanted, side=True) == 0
 
 
 async def a_filter_names_its_sessions(stores: Stores) -> None:
@@ -230,6 +260,7 @@ async def gives_the_calls_of_a_session(stores: Stores) -> None:
 SESSION_CHECKS: tuple[Check, ...] = (
     a_row_is_the_root_of_a_tree,
     pages_and_sorts_sessions,
+    a_filter_leaves_the_order_as_it_is,
     a_filter_names_its_sessions,
     every_session_has_a_title,
     side_calls_are_no_sessions,
