@@ -81,7 +81,7 @@ def convert(hint: Any, value: Any, path: str) -> Any:
         return _convert_literal(hint, value, path)
     if origin is tuple:
         return _convert_sequence(hint, value, path)
-    if origin in (dict, Mapping):
+    if origin is Mapping:
         return _convert_mapping(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, path)
@@ -114,7 +114,7 @@ def _convert_union(hint: Any, value: Any, path: str) -> Any:
 def _convert_literal(hint: Any, value: Any, path: str) -> Any:
     allowed = get_args(hint)
     # YAML 1.1 reads a bare on/off as a boolean; where only words are allowed, the word was meant.
-    if isinstance(value, bool) and not any(isinstance(a, bool) for a in allowed):
+    if isinstance(value, bool):
         value = "on" if value else "off"
     if isinstance(value, str):  # variables are text, also where a number is meant
         value = next((each for each in allowed if str(each) == value), value)

@@ -17,7 +17,7 @@ from gateway.config.keys_and_types import build, join
 from gateway.config.litellm import misplaced, translate, written_as
 from gateway.config.removed import drop_removed
 from gateway.config.settings import (
-    PRESETS,
+    SEEDS,
     Settings,
     fill,
 )
@@ -223,7 +223,8 @@ def settings_from_dict(raw: Fields, env: Texts | None = None) -> Settings:
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
     preset = env.get(f"{ENV_PREFIX}PRESET", merged.get("preset"))
-    fill(merged, PRESETS.get(preset, {}) if isinstance(preset, str) else {}, Settings())
+    if preset == "seeds":
+        fill(merged, SEEDS, Settings())
     with faults.collected():
         overlay(merged, env)
     faults.found += drop_removed(merged)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
 from gateway.config.settings import Deployment, Settings, UpstreamSettings
@@ -32,7 +31,7 @@ def differences(old: Settings, new: Settings) -> dict[str, str]:
     return {name: f"{a!r} to {b!r}" for name, (a, b) in pairs.items() if a != b}
 
 
-def removals(old: Settings, new: Settings, env: Texts = MappingProxyType({})) -> list[str]:
+def removals(old: Settings, new: Settings, env: Texts) -> list[str]:
     """Returns the key paths of protecting or directing settings that `old` has and `new` lacks.
     A config that was cut while it was written must open nothing: a reload with any of these is
     refused, while a restart, which a person asks for, applies it. A value that is the beginning

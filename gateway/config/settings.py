@@ -7,7 +7,7 @@ the environment, wins over the preset's: a file may name every key, as `config.y
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gateway.config.auth import AuthSettings
 from gateway.config.control import ControlSettings
@@ -41,9 +41,6 @@ PresetName = Literal["default", "seeds"]
 
 # Values of the preset `seeds`; its file names their sources.
 SEEDS: Fields = read_toml(__package__, "seeds.toml")
-
-PRESETS: Mapping[str, Fields] = {"default": {}, "seeds": SEEDS}
-assert set(PRESETS) == set(get_args(PresetName))
 
 
 def fill(values: FieldDict, preset: Fields, defaults: object) -> None:

@@ -104,7 +104,7 @@ class StorageSettings:
             "clock_settle_s",
             "start_wait_s",
         ):
-            if not 0 <= getattr(self, name) < float("inf"):
+            if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, and finite")
         finite(
             self,

@@ -41,9 +41,10 @@ def above_zero(settings: object, *names: str) -> None:
 
 
 def finite(settings: object, *names: str) -> None:
-    """Refuse values of these keys that are 0 or less, or not finite. Raises: ValueError."""
+    """Refuse values of these keys that are 0 or less; loading refuses those that are not finite.
+    Raises: ValueError."""
     for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):
+        if getattr(settings, name) <= 0:
             raise ValueError(f"{name}: must be above 0, and finite")
 
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from gateway.values import frozen
 
-STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
-
 # Steps between two monitor texts, by difficulty state. Source: docs/names.md, guidance of a call.
 COOLDOWN_STEPS: Mapping[str, int] = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
 
@@ -79,8 +77,9 @@ class InjectionSettings:
         _at_least(self, 200, "max_field_chars")
         _at_least(self, 1_000, "max_block_chars")
         for state, steps in self.cooldown_steps.items():
-            if state not in STATES:
-                raise ValueError(f"cooldown_steps: {state!r} is not one of {', '.join(STATES)}")
+            if state not in COOLDOWN_STEPS:
+                known = ", ".join(COOLDOWN_STEPS)
+                raise ValueError(f"cooldown_steps: {state!r} is not one of {known}")
             if steps < 0:
                 raise ValueError(f"cooldown_steps: {state} is below 0")
 

@@ -41,7 +41,7 @@ class RoutingSettings:
             raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
         if not 0.0 <= self.explore <= 1.0:
             raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
-        if not 0.0 < self.refresh_s < float("inf"):
+        if self.refresh_s <= 0.0:
             raise ValueError("refresh_s: must be above 0, and finite")
 
 

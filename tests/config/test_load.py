@@ -122,6 +122,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"server": {"drain_s": -1}}, r"server\.drain_s: must be at least 0"),
     ({"server": {"drain_s": float("nan")}}, r"server\.drain_s: expected a number"),
     ({"server": [1]}, r"server: expected a mapping, got the list"),
+    ({"storage": {"max_size_mb": float("inf")}}, r"storage\.max_size_mb: expected a number"),
     ({"logging": {"level": "inof"}}, r"logging\.level: 'inof' is not one of .*did you mean 'info'"),
     ({"timeouts": {"idle_s": "long"}}, r"timeouts\.idle_s: expected a number"),
     ({"default_upstream": {"api_base": "api.openai.com"}}, r"default_upstream\.api_base: .*URL"),

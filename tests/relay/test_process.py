@@ -273,7 +273,7 @@ def test_a_config_that_was_cut_is_refused_or_loses_nothing(unit: str) -> None:
         except (ConfigError, ValueError):
             refused += 1
             continue
-        if removals(whole, after):
+        if removals(whole, after, {}):
             refused += 1
             continue
         assert after.auth == whole.auth
@@ -282,7 +282,7 @@ def test_a_config_that_was_cut_is_refused_or_loses_nothing(unit: str) -> None:
             d.litellm_params for d in whole.model_list
         ]
     assert refused >= len(cuts) - 2  # but for the last line break
-    assert removals(whole, whole) == []
+    assert removals(whole, whole, {}) == []
 
 
 def _read(text: str) -> dict[str, Any]:
