@@ -230,17 +230,16 @@ class HeaderSource(Value):
         return self.name, f"{value}/{part}" if part else value, parent
 
 
-class HeaderPattern(Value):
-    """All headers with a given prefix and suffix, read in alphabetical order."""
+_SUFFIX = "-session-id"
 
-    prefix: str  # in lower case; the name begins with it
-    suffix: str  # in lower case; the name ends with it
+
+class HeaderPattern:
+    """All headers `x-...-session-id`, read in alphabetical order."""
 
     def find(self, headers: Texts) -> tuple[str, str, None] | None:
         """(header, id, None), or None without a usable value."""
-        shortest = len(self.prefix) + len(self.suffix)
-        for name in sorted(name for name in headers if name.endswith(self.suffix)):
-            fits = name.startswith(self.prefix) and len(name) > shortest
+        for name in sorted(name for name in headers if name.endswith(_SUFFIX)):
+            fits = name.startswith("x-") and len(name) > len("x-" + _SUFFIX)
             if fits and not _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
                 return name, value, None
         return None
@@ -285,7 +284,7 @@ HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
     *_headers("x-litellm-session-id helicone-session-id x-bf-session-id x-switchyard-session-id"),
     # Common names.
     *_headers("x-session-id x-session-affinity x-thread-id"),
-    HeaderPattern(prefix="x-", suffix="-session-id"),
+    HeaderPattern(),
 )
 BODY_SOURCES: tuple[BodySource, ...] = (
     BodySource(name="session_id"),
@@ -337,7 +336,7 @@ def identify(
     if (
         settings.id_headers
         or not _HEADER_NAMES.isdisjoint(headers)
-        or any(name.endswith(_HEADER_SUFFIXES) for name in headers)
+        or any(name.endswith(_SUFFIX) for name in headers)
     ):
         configured = (HeaderSource(name=name) for name in settings.id_headers)
         for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
@@ -377,5 +376,4 @@ def _parent_of(headers: Texts, body: Mapping[str, object]) -> str | None:
 _HEADER_NAMES = frozenset(
     source.name for source in (EXPLICIT_HEADER, *HEADER_SOURCES) if isinstance(source, HeaderSource)
 )
-_HEADER_SUFFIXES = tuple(s.suffix for s in HEADER_SOURCES if isinstance(s, HeaderPattern))
 _BODY_KEYS = frozenset(source.name.partition(".")[0] for source in BODY_SOURCES)
