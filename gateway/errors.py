@@ -250,26 +250,26 @@ class RunPaused(RunRefused):
 
 
 class UpstreamFailure(GatewayError):
-    """A failed upstream call. `raw_body`: the upstream's own error body, relayed unchanged; None if
-    it sent none. `retryable`: whether another attempt may succeed. `retry_after_s`: the wait that
-    the upstream asked for."""
+    """A failed upstream call. `retryable`: whether another attempt may succeed. `retry_after_s`:
+    the wait that the upstream asked for."""
 
     status = 502
     type = "upstream_error"
     code = "upstream_error"
     label = "upstream"
+    raw_body: bytes | None = (
+        None  # the upstream's own error body, relayed unchanged; None if it sent none
+    )
 
     def __init__(
         self,
         message: str,
         *,
-        raw_body: bytes | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
         **answer: Unpack[AnswerParts],
     ):
         super().__init__(message, **answer)
-        self.raw_body = raw_body
         self.retryable = retryable
         self.retry_after_s = retry_after_s
 

@@ -65,11 +65,6 @@ class Gate:
     def __init__(self, auth: Authenticator):
         self._auth = auth
 
-    @property
-    def open(self) -> bool:
-        """Whether no key is required."""
-        return self._auth.open_admin
-
     def admit(self, scope: Scope) -> Access:
         """The caller's access. Raises: Unauthorized: no key or session, or an invalid one.
         Overloaded: the caller's address has sent too many wrong keys. BadRequest: the author is no
@@ -92,10 +87,11 @@ class Gate:
         tag = ""
         if not self._auth.is_admin(key):
             digest = key_digest(key)
-            tenant = self._auth.tenant_of(digest)
-            if tenant is None:
+            holder = self._auth.keys.find(digest)
+            if holder is None:
                 self._auth.wrong_key(scope)
                 return None
+            tenant = holder.tenant
             tag = self._auth.session_tag(digest)
         session = {"t": tenant, "k": tag, "n": one_line(persons_name(author), 80)}
         return signed(session, self._auth.session_secret)
@@ -113,7 +109,7 @@ class Gate:
             return Access(tenant=found.tenant, how="key")
         self._auth.refuse_expired(headers)
         # A gateway that requires no key accepts any: the client may have sent its provider's.
-        if offered and not (self._auth.open_admin and not self._auth.keys_required):
+        if offered and not (self._auth.open_admin and not self._auth.keys.required):
             self._auth.wrong_key(scope)
             raise Unauthorized("unknown key")
         return None
@@ -132,7 +128,7 @@ class Gate:
         if self._auth.open_admin:
             require_loopback_host(headers)
             return Access(tenant=None, how="open")
-        if not self._auth.has_admin_key and not self._auth.keys_required:
+        if not self._auth.has_admin_key and not self._auth.keys.required:
             raise Forbidden("set auth.admin_key: without it, this works on a loopback address only")
         raise Unauthorized(
             "a key is missing: send the admin key, or a gateway key, in x-gateway-key or "

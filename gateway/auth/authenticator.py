@@ -109,11 +109,6 @@ class Authenticator:
                 return tenant
         return None
 
-    @property
-    def keys_required(self) -> bool:
-        """Whether there are gateway keys, so that a request must send one."""
-        return self.keys.required
-
     def principal(self, scope: Scope) -> Principal:
         """The caller. Raises: Unauthorized: gateway keys exist, and the request sends none of them.
         Overloaded: its address has sent too many wrong keys."""
@@ -187,13 +182,6 @@ class Authenticator:
 
     def _is_known(self, key: str) -> bool:
         return self.keys.find(key_digest(key)) is not None or self.is_admin(key)
-
-    def tenant_of(self, digest: bytes) -> str | None:
-        """The tenant of the valid key with this digest, None when there is none."""
-        holder = self.keys.find(digest)
-        if holder is not None:
-            return holder.tenant
-        return None
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""
