@@ -257,9 +257,8 @@ class UpstreamFailure(GatewayError):
     type = "upstream_error"
     code = "upstream_error"
     label = "upstream"
-    raw_body: bytes | None = (
-        None  # the upstream's own error body, relayed unchanged; None if it sent none
-    )
+    # the upstream's own error body, relayed unchanged; None if it sent none
+    raw_body: bytes | None = None
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Values with named fields: objects that nothing can change once they are made, and mappings."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 from msgspec import Struct, StructMeta
@@ -48,7 +48,7 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _digest(value: Any) -> int:
-    return hash(tuple([getattr(value, each.name) for each in fields(value) if each.hash is None]))
+    return hash(tuple(value.__getstate__()))
 
 
 def by_name(names: Iterable[str], values: Iterable[T]) -> dict[str, T]:

@@ -78,7 +78,7 @@ def _variables(section: type, prefix: str) -> Iterator[str]:
         name = prefix + each.name.upper()
         if is_dataclass(hints[each.name]):
             yield from _variables(cast(type, hints[each.name]), name + ENV_SEPARATOR)
-        elif each.init:
+        else:
             yield name
 
 

@@ -29,7 +29,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
     hints = _hints(cls)  # type: ignore[arg-type]
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     faults = Faults()
     kwargs = {}
     for key, each in value.items():
