@@ -7,10 +7,9 @@ package adds one with an entry point of the group `steering_gateway.stores`."""
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.config.storage import STORES, StorageSettings
+from gateway.config.storage import STORES, StorageSettings, is_there
 from gateway.core.plugins import load_class
 from gateway.hooks import given
 from gateway.stores.protocols import Signals, StateStore, StoreUnavailable
@@ -72,7 +71,8 @@ async def open_stores(
 ) -> Stores:
     """The stores at `settings.url` or `settings.path`, created or migrated as needed. `vectors`:
     patterns will be searched. `existing`: only open what a gateway has recorded, never create a
-    database. Raises StoreError: they cannot be opened or, with `existing`, there are none."""
+    database or migrate that of a server. Raises StoreError: they cannot be opened or, with
+    `existing`, there are none."""
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)
     return stores
@@ -145,17 +145,10 @@ async def copy_to_server(
         return await stores.copy_from(file, progress)
 
 
-def file_has_run(path: str, name: str) -> bool:
-    """Whether a SQLite file has a run or conversation of this name; False if it is unreadable."""
-    from gateway.stores.sqlite.connection import has_run
-
-    return has_run(path, name)
-
-
 def _require_file(settings: StorageSettings) -> None:
     if settings.in_memory:
         raise StoreUnavailable(
             "storage.path is :memory:, only the running gateway's /api can read its data"
         )
-    if not Path(settings.path).exists():
+    if not is_there(settings.path):
         raise StoreUnavailable(f"storage.path: there is no database at {settings.path!r} yet")

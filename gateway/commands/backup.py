@@ -7,6 +7,7 @@ import re
 import tarfile
 import zlib
 from argparse import Namespace
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,9 @@ from gateway.backends import Stores
 from gateway.commands.declared import declare
 from gateway.commands.store import answer, reported, run_on
 from gateway.config import Settings, load_settings
-from gateway.config.storage import StorageSettings
+from gateway.config.storage import MOVES, StorageSettings
 from gateway.errors import BadRequest, ConfigError, in_words
+from gateway.stores.protocols import StoreReplaced
 
 # The folder in a backup that has everything, before the kind of its store; with its form.
 _FORMAT = "gateway-backup-1"
@@ -33,7 +35,8 @@ def add_parser(commands: Any) -> None:
 
 async def _backup(_stores: Stores, settings: Settings, args: Namespace) -> None:
     _pack(settings.storage, args.file)
-    _say(args, settings.storage, f"{args.file} is made", server="pg_dump -Fc -f")
+    text = f"{args.file} is made of {settings.storage.file or settings.storage.place}"
+    _say(args, settings.storage, text, server="pg_dump -Fc -f")
 
 
 def _say(args: Namespace, storage: StorageSettings, text: str, *, server: str) -> None:
@@ -72,16 +75,19 @@ def _restore(args: Namespace) -> None:
         storage = settings.storage
         place = Path(storage.file or storage.spool_folder)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=place.parent) as name:
+        with TemporaryDirectory(prefix=f"{place.name}.replacing-", dir=place.parent) as name:
             folder = Path(name, _FORMAT + storage.kind)
             _unpack(args.file, folder)
             own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
-            if not storage.shared:  # into a server's empty database its own program puts the tables
+            if not storage.shared:
                 lost = take_over(own.path, storage.file, "".join([each.sql for each in MIGRATIONS]))
+            # A server's database that is still empty has no key: its own program puts it there.
+            with suppress(*storage.shared * [StoreReplaced]):
                 asyncio.run(run_on(_check, replace(settings, storage=own), args))
             put_in_place(storage, folder, kept)
-        if old := [str(each) for each in place.parent.glob(f"*{kept}") if kept]:
-            lost += f"; what was there is kept: {', '.join(sorted(old))}"
+        # Of this restore, of earlier ones, and of those that were killed or go on.
+        if left := sorted(map(str, place.parent.glob(f"{place.name}*.replac*-*"))):
+            lost += f"; what restores have left is kept: {', '.join(left)}"
     _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")
 
 
@@ -94,7 +100,12 @@ def _unpack(file: str, folder: Path) -> None:
     try:
         with gzip.open(file) as whole, tarfile.open(fileobj=whole, mode="r|") as tar:
             # A backup has files and folders alone: links lead out of a folder in ways of their own.
-            tar.extractall(folder.parent, (m for m in tar if m.type in b"05"), filter="data")
+            # No moves are decided in it.
+            tar.extractall(
+                folder.parent,
+                (m for m in tar if m.type in b"05" and MOVES not in m.name),
+                filter="data",
+            )
             whole.read()  # the checksum of all is at the end
     except (tarfile.TarError, OSError, EOFError, RecursionError, zlib.error) as error:
         text = f"{file!r} is no whole backup of a gateway ({in_words(error)})"

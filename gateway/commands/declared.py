@@ -19,8 +19,9 @@ def declare(commands: Any, module: str, does: Fields, **known: Any) -> FieldDict
     Each is a table named by its words: `help`, `options` as argparse takes them, `groups` of more
     options, `one_of` for options of which one must be given, `acts` for what changes something (its
     kind in the audit log), `sets` for fixed values. It works on the stores, also on those of a
-    gateway that runs, and takes `--config` and `--json`; it `creates` the database, or needs the
-    `whole` config with the providers' keys. With `stores = false` it is only called.
+    gateway that runs, and takes `--config` and `--json`; it `creates` the database, takes its `own`
+    alone, or needs the `whole` config with the providers' keys. With `stores = false` it is only
+    called.
 
     does: the function of each command, by its words. known: values and groups that the file names.
     Returns the parsers by their words.
@@ -60,7 +61,7 @@ def _runner(parser: Any, about: Fields, command: Callable[..., Any]) -> Callable
 
         parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
         parser.add_argument("--json", action="store_true", help="JSON on stdout")
-        needs = {name: about.get(name, False) for name in ("creates", "whole")}
+        needs = {name: about.get(name, False) for name in ("creates", "whole", "own")}
         run = partial(run_on_stores, command, **needs)
     if iscoroutinefunction(run):
         return lambda args: asyncio.run(run(args))

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from gateway.backends import Stores, file_has_run, open_stores
+from gateway.backends import Stores, open_stores
 from gateway.config import Settings, load_settings
-from gateway.config.storage import StorageSettings
+from gateway.config.storage import StorageSettings, is_there
 from gateway.errors import BadRequest, ConfigError, in_words
 from gateway.process.running_gateways import is_alive, running_gateways, state_database
 from gateway.stores.protocols import StoreError
@@ -77,9 +77,11 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     default = StorageSettings().path
     if storage.shared or storage.path != default:
         return storage
-    known = [(default, "")] * Path(default).exists() + _other_files()
+    known = [(default, "")] * is_there(default) + _other_files()
     if subject is not None and len(known) > 1:
-        known.sort(key=lambda each: not file_has_run(each[0], subject))
+        from gateway.stores.sqlite.connection import has_run  # it loads SQLite's library
+
+        known.sort(key=lambda each: not has_run(each[0], subject))
     for path, whose in known:
         if not whose:
             return storage
@@ -97,7 +99,7 @@ def _other_files(but: str = "") -> list[tuple[str, str]]:
     known = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
     known += [(str(state_database()), "gateway wrap")]
     other = str(Path(but).absolute())
-    return [each for each in known if each[0] and Path(each[0]).exists() and each[0] != other]
+    return [each for each in known if each[0] and is_there(each[0]) and each[0] != other]
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 async def run_on_stores(
-    command: Command, args: Namespace, creates: bool = False, whole: bool = False
+    command: Command, args: Namespace, creates: bool = False, whole: bool = False, own: bool = False
 ) -> int:
     """Run a command on the stores of its config; its exit status."""
     with reported(BadRequest):
@@ -122,7 +124,7 @@ async def run_on_stores(
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
         if (budget := getattr(args, "budget", None) or "").startswith("wrap-"):
             subject = budget  # whose account is named like those of other wraps
-        if creates:
+        if creates or own:
             storage = settings.storage
         else:
             storage = found_storage(settings.storage, subject)
@@ -131,9 +133,11 @@ async def run_on_stores(
         except ConfigError as exc:
             if creates or not subject or repr(subject)[:-1] not in str(exc):
                 raise
+            from gateway.stores.sqlite.connection import has_run
+
             others = _other_files(storage.path)
             for path, whose in others:
-                if file_has_run(path, subject):
+                if has_run(path, subject):
                     sys.stderr.write(f"gateway: {exc}; it is in {path} of {whose}\n")
                     there = replace(settings, storage=StorageSettings(path=path))
                     return await run_on(command, there, args)

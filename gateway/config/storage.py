@@ -11,6 +11,7 @@ from gateway.values import frozen
 IN_MEMORY = ":memory:"
 SPOOL = "-spool"  # suffix of the folder in which records wait for a file
 PRICES = "-prices.json"  # suffix of the list of prices that is kept for a file
+MOVES = "-moves"  # suffix of the folder of a restore that is decided
 SYNCHRONOUS = ("normal", "full")
 # By the scheme of `storage.url`: what opens the stores, imported when they are opened.
 STORES: dict[str, str] = {
@@ -178,6 +179,11 @@ class StorageSettings:
         if parts.username:
             user = f"{parts.username}@"
         return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def is_there(path: str) -> bool:
+    """Whether a file is at a path, or a restore that was killed has decided to move it there."""
+    return os.path.exists(path + MOVES) or os.path.exists(path)  # the folder goes when it is there
 
 
 def _check_url(name: str, url: str | None) -> None:

@@ -6,27 +6,37 @@ import asyncio
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 import apsw
+import asyncpg
 import pytest
 
 from gateway.backends import open_stores
 from gateway.cli import main
+from gateway.config import load_settings
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.features.keys.store import KeyStore
 from gateway.features.store_outages.disk_spool import DiskSpool
 from gateway.features.store_outages.spool import Waiting
+from gateway.process.running_gateways import state_database
+from gateway.runtime import Runtime
 from gateway.stores.filters import RunFilter
 from gateway.tasks import spawn
 from steering_gateway_testing import postgres
@@ -331,6 +341,207 @@ def test_a_failure_halfway_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(_runs()) == 1
 
 
+_KILLED = """
+import os, signal, sys
+from gateway.cli import main
+left = int(sys.argv.pop(1))
+
+def before(event, args):
+    global left
+    if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir"):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(before)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _is_killed(step: int, *words: str) -> bool:
+    """Run the command, and kill it before a change of the folder; False if it makes fewer."""
+    command = [sys.executable, "-B", "-c", _KILLED, str(step), *words]
+    ended = subprocess.run(command, capture_output=True, timeout=120)
+    assert ended.returncode in (0, -9), ended.stderr
+    return ended.returncode != 0
+
+
+class _Store(NamedTuple):
+    """All that a restore replaces."""
+
+    runs: int
+    waiting: list[str]
+    keys: list[str]  # names of the gateway keys
+    prices: str = ""
+
+
+def _found() -> _Store:
+    """The store as it is opened next."""
+    return asyncio.run(_store())._replace(prices=Path("gateway.db-prices.json").read_text())
+
+
+async def _store() -> _Store:
+    stores = await open_stores(OWN, existing=True)
+    kept = stores.of(KeyStore)
+    assert kept is not None
+    keys = [key.name for key in await kept.list_keys()]
+    runs = await stores.runs.count_runs(RunFilter())
+    await stores.close()
+    return _Store(runs, await _waiting(), keys)
+
+
+async def _make(numbers: range) -> None:
+    """A store with the first of these runs waiting, and the others stored."""
+    await (await _put_to_wait(OWN, numbers[0])).close()
+    for number in numbers[1:]:
+        await _fill(number, key=KEY)
+
+
+def _left() -> set[str]:
+    """What is there besides a store and what is kept. The folder of a restore that was killed
+    before it had decided on anything stays, and is not used."""
+    names = {"all.tar", "gateway.db", "gateway.db-spool", "gateway.db-prices.json"}
+    return {e for e in os.listdir() if ".replaced-" not in e and ".replacing-" not in e} - names
+
+
+@pytest.fixture
+def two_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, _Store]:
+    """The store in this folder, and that of the backup there."""
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    found = {}
+    for name, numbers in (("new", range(20, 24)), ("old", range(10, 12))):
+        asyncio.run(_make(numbers))
+        Path("gateway.db-prices.json").write_text(name)
+        assert main(["keys", "create", "default", "--name", name]) == 0
+        found[name] = _found()
+        if name == "new":
+            assert main(["backup", "all.tar"]) == 0
+            for each in ("gateway.db", "gateway.db-prices.json"):
+                os.unlink(each)
+            shutil.rmtree("gateway.db-spool")
+    assert found["old"] == _Store(1, ["r0010"], ["old"], "old")
+    assert found["new"] == _Store(3, ["r0020"], ["new"], "new")
+    capsys.readouterr()
+    return found
+
+
+@pytest.mark.slow
+def test_a_restore_that_is_killed_is_whole(
+    two_stores: dict[str, _Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is killed, the next that opens the store finds all of the old one or all of the
+    new one, also where two open it at once, and nothing else is left."""
+    seen = []
+    for step in count():
+        folder = tmp_path / f"killed-{step}"
+        folder.mkdir()
+        for name in ("gateway.db", "gateway.db-prices.json", "all.tar"):
+            shutil.copy2(tmp_path / name, folder)
+        shutil.copytree(tmp_path / "gateway.db-spool", folder / "gateway.db-spool")
+        monkeypatch.chdir(folder)
+        was_killed = _is_killed(step, "restore", "all.tar", "--replace")
+        is_decided = Path("gateway.db-moves").exists()
+        with ThreadPoolExecutor(2) as openers:
+            assert [*openers.map(main, [["audit"], ["audit"]])] == [0, 0]
+        (name,) = [name for name, store in two_stores.items() if store == _found()]
+        seen.append((is_decided, name))
+        assert not _left()
+        if not was_killed:
+            break
+    names = [name for _, name in seen]
+    assert names == sorted(names, reverse=True)  # old, and from one step on new
+    assert set(names) == {"old", "new"}
+    decided = [name for is_decided, name in seen if is_decided]
+    assert len(decided) >= 6  # the moves: there are three files or folders of each store
+    assert set(decided) == {"new"}
+
+
+def _decide(*moves: tuple[str, str]) -> Path:
+    """Leave what a restore leaves that is killed when it has decided on moves; its folder."""
+    folder = Path("gateway.db-moves")
+    folder.mkdir()
+    (folder / "list").write_text(json.dumps(moves))
+    return folder
+
+
+def test_a_command_finds_a_store_whose_restore_was_killed(
+    two_stores: dict[str, _Store], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also between the two moves of the database, when no file is at its place: it does not read
+    that of `wrap`."""
+    asyncio.run(_fill(1, StorageSettings(path=str(state_database()))))
+    folder = _decide(("", ".replaced-1"), ("-moves/gateway.db", ""))
+    shutil.copy2("gateway.db", folder)
+    os.rename("gateway.db", "gateway.db.replaced-1")
+    assert main(["runs", "list", "--json"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == two_stores["old"].runs
+    assert not said.err
+    assert not _left()
+
+
+def test_a_move_that_fails_later_is_undone(two_stores: dict[str, _Store]) -> None:
+    """The restored files are gone: who opens the store is told, and the old one is back, with what
+    was moved before."""
+    os.rename("gateway.db-spool", "gateway.db-spool.replaced-1")
+    spool = ("-spool", "-spool.replaced-1")
+    _decide(spool, ("", ".replaced-1"), ("-moves/gateway.db", ""))
+    assert main(["audit"]) == 2
+    assert _found() == two_stores["old"]
+    assert not _left()
+
+
+def test_what_a_killed_restore_leaves_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder in which it had not decided on anything is left to the person, for another
+    restore may work in it."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    left = Path("gateway.db.replacing-1")
+    left.mkdir()
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    (kept,) = Path().glob("gateway.db.replaced-*")
+    assert f"kept: {kept.absolute()}, {left.absolute()}\n" in capsys.readouterr().out
+    assert left.is_dir()
+
+
+def test_a_backup_decides_on_no_moves() -> None:
+    """A list of moves in it is not unpacked: it could name any file."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    Path("mine").write_text("mine")
+    moves = json.dumps([["/../../../mine", "/../../../stolen"]])
+
+    def hide(folder: Path) -> None:
+        (folder / "gateway.db-moves").mkdir()
+        (folder / "gateway.db-moves/list").write_text(moves)
+
+    _repacked(hide)(Path("all.tar"))
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    assert Path("mine").read_text() == "mine"
+
+
+def test_a_log_in_a_backup_changes_nothing() -> None:
+    """It would put a trigger into the database that was looked through without it."""
+
+    def add(folder: Path) -> None:
+        shutil.copy2(folder / "gateway.db", "copy.db")
+        with closing(apsw.Connection("copy.db")) as connection:
+            connection.pragma("journal_mode", "wal")
+            connection.execute("CREATE TRIGGER never AFTER INSERT ON runs BEGIN SELECT 1; END")
+            shutil.copy2("copy.db-wal", folder / "-wal")
+            shutil.copy2("copy.db", folder / "gateway.db")
+
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    _repacked(add)(Path("all.tar"))
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    assert asyncio.run(_runs()) == 1
+    with closing(apsw.Connection("gateway.db")) as connection:
+        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'never'").get
+
+
 def test_of_two_restores_at_once_neither_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the first, and keeps what that has put there under a name of its own."""
     asyncio.run(_fill(1))
@@ -428,7 +639,7 @@ def test_a_folder_that_is_not_there_is_said_in_words(capsys: pytest.CaptureFixtu
     assert main(["backup", "nowhere/all.tar"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere" in line
-    assert line.endswith("No such file or directory")
+    assert "No such file or directory" in line
     assert "Errno" not in line
 
 
@@ -454,6 +665,114 @@ def test_an_older_backup_gets_the_tables_of_this_version() -> None:
     os.unlink("gateway.db")
     assert main(["restore", "all.tar"]) == 0
     assert asyncio.run(_runs()) == 1
+
+
+@pytest.mark.parametrize("there", ["an empty home", "a config", "a state folder"])
+def test_what_is_restored_is_what_a_gateway_opens(
+    there: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the same config both commands and `gateway serve` mean one database, whose place they
+    print; never that of `wrap`, which other commands read where there is no other."""
+    words = []
+    if there == "a config":
+        Path("own.yaml").write_text("storage: {path: data/own.db}")
+        words = ["--config", "own.yaml"]
+    if there == "a state folder":
+        asyncio.run(_fill(9, StorageSettings(path=str(state_database()))))
+        assert main(["backup", "all.tar"]) == 2
+        said = capsys.readouterr().err
+        assert "there is no database at 'gateway.db' yet" in said
+        assert not os.path.exists("all.tar")
+    settings = load_settings(words[-1] if words else None)
+    place = os.path.abspath(settings.storage.path)
+    asyncio.run(_fill(1, settings.storage))
+    assert main(["backup", "all.tar", *words]) == 0
+    assert f"all.tar is made of {place}\n" in capsys.readouterr().out
+    os.unlink(place)
+    assert main(["restore", "all.tar", *words]) == 0
+    assert f"{place} is restored\n" in capsys.readouterr().out
+    runtime = Runtime(settings)
+
+    async def opened() -> int:
+        started = await runtime.start()
+        found = await started.stores.runs.count_runs(RunFilter())
+        await runtime.aclose()
+        return found
+
+    assert asyncio.run(opened()) == 1
+
+
+@pytest.mark.slow
+def test_a_server_asks_for_its_admin_key(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a file is moved, and without a change of its tables; the audit log says who did it."""
+    storage = StorageSettings(url=Secret(new_database()), spool_path="spool")
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", str(storage.url))
+    monkeypatch.setenv("GATEWAY_STORAGE__SPOOL_PATH", "spool")
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+
+    async def fill() -> None:
+        await _fill(1, storage, key=KEY)
+        await (await _put_to_wait(storage, 2)).close()
+
+    async def fetched(statement: str) -> list[str]:
+        connection = await asyncpg.connect(str(storage.url))
+        rows = await connection.fetch(statement)
+        await connection.close()
+        return [str(row[0]) for row in rows]
+
+    def changes() -> list[str]:
+        return asyncio.run(fetched("SELECT name FROM gateway_migrations ORDER BY name"))
+
+    asyncio.run(fill())
+    assert main(["backup", "all.tar"]) == 0
+    asyncio.run(fetched("DELETE FROM gateway_migrations WHERE name = 'learning_006_jobs_by_run'"))
+    older = changes()
+    before = _seen()
+    for key in ("", "x" * 40):
+        monkeypatch.setenv("GATEWAY_ADMIN_KEY", key)
+        assert main(["restore", "all.tar", "--replace"]) == 2
+        assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
+        assert _seen() == before
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    assert main(["restore", "all.tar", "--replace", "--author", "ann"]) == 0
+    assert changes() == older
+    acts = "SELECT author FROM operator_changes WHERE body LIKE '%restore%'"
+    assert asyncio.run(fetched(acts)) == ["ann"]
+
+
+@pytest.mark.slow
+def test_a_restore_beside_a_server_that_is_killed_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what waits for a server there is all of the old or all of the new."""
+    storage = StorageSettings(url=Secret(new_database()), spool_path="data/spool")
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", str(storage.url))
+    monkeypatch.setenv("GATEWAY_STORAGE__SPOOL_PATH", "data/spool")
+
+    async def put(number: int) -> None:
+        await (await open_stores(storage)).close()
+        await (await _put_to_wait(storage, number)).close()
+
+    async def found() -> list[str]:
+        await _runs(storage)
+        return await _waiting(storage)
+
+    asyncio.run(put(2))
+    assert main(["backup", "all.tar"]) == 0
+    seen = []
+    for step in count():
+        shutil.rmtree("data")
+        asyncio.run(put(1))
+        was_killed = _is_killed(step, "restore", "all.tar", "--replace")
+        seen += asyncio.run(found())
+        left = {each for each in os.listdir("data") if ".replacing-" not in each}
+        assert {each for each in left if ".replaced-" not in each} == {"spool"}
+        if not was_killed:
+            break
+    assert seen == sorted(seen)
+    assert set(seen) == {"r0001", "r0002"}
 
 
 @pytest.mark.slow

@@ -17,12 +17,13 @@ _NEED_NONE = {
 _MAKE_ONE = (
     "migrate",
     "restore 1",
+    "backup 1",
     "patterns add",
     "patterns import",
     "keys create",
     "alerts test",
 )
-"""Commands that create a database because it is asked for, and one that reads the config only."""
+"""Commands that take a database of their own alone, most of which make one if there is none."""
 
 
 def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
@@ -88,6 +89,15 @@ def test_a_copy_of_no_database_is_refused(
 ) -> None:
     """Before a connection is tried."""
     assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2
+    assert "storage.path: there is no database at 'gateway.db' yet" in capsys.readouterr().err
+    assert not list(nowhere.iterdir())
+
+
+def test_a_backup_of_no_database_is_refused(
+    nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes that of the config alone, and no other that is known."""
+    assert main(["backup", "all.tar"]) == 2
     assert "storage.path: there is no database at 'gateway.db' yet" in capsys.readouterr().err
     assert not list(nowhere.iterdir())
 

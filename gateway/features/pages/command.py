@@ -11,6 +11,7 @@ from gateway.commands.declared import declare
 from gateway.commands.serve import loaded
 from gateway.commands.store import found_storage
 from gateway.config import config_file, load_settings
+from gateway.config.storage import is_there
 from gateway.errors import ConfigError
 from gateway.process.running_gateways import running_gateways
 
@@ -26,7 +27,7 @@ def _dashboard(args: Namespace) -> int:
     path = config_file(args.config)
     settings = load_settings(path, upstreams=False)
     storage = found_storage(settings.storage, args.run_id)
-    if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
+    if not storage.shared and (storage.in_memory or not is_there(storage.path)):
         raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
     page = "/dashboard"
     if args.run_id:

@@ -1,11 +1,14 @@
 """Opens the stores in a PostgreSQL database."""
 
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.backends import Progress, Stores, stores_over
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreUnavailable
+from gateway.stores.sqlite.files import finish, locked
 
 if TYPE_CHECKING:
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
@@ -21,7 +24,13 @@ async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: b
             f"PostgreSQL needs the package {error.name}: install steering-gateway[postgres]"
         ) from error
 
-    database = await Database.open(settings, vectors=vectors)
+    if folder := settings.spool_folder:
+        with suppress(OSError), locked(Path(folder).parent):
+            finish(folder)
+    if existing and not vectors:  # who may not change anything does not migrate it either
+        database = Database(settings, vectors=vectors)
+    else:
+        database = await Database.open(settings, vectors=vectors)
     engine = PostgresEngine(database)
 
     async def copy_from(file: "SQLiteDatabase", progress: Progress) -> dict[str, int]:

@@ -20,7 +20,7 @@ from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.budget_interface import NOTHING
 from gateway.config import OPENAI_API_BASE, Settings, load_settings
-from gateway.config.storage import StorageSettings
+from gateway.config.storage import StorageSettings, is_there
 from gateway.endpoints.edge import Edge
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account
@@ -64,7 +64,7 @@ def wrap_settings(config: Path | None, env: Texts, mode: str | None) -> Settings
     settings = load_settings(config, own)
     default = StorageSettings().path
     storage = settings.storage
-    if not storage.shared and storage.path == default and not Path(default).exists():
+    if not storage.shared and storage.path == default and not is_there(default):
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
     if settings.auth.admin_key:  # which the command may be able to read
         own["GATEWAY_AUTH__ADMIN_KEY"] = process_key()

@@ -1,16 +1,16 @@
 """Connections to an SQLite database."""
 
 import ctypes
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import apsw
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sqlite.files import claim, create_private
+from gateway.stores.sqlite.files import claim, create_private, locked
 from gateway.values import T
 
 # Prepares a newly opened connection: loads an extension, registers a function.
@@ -21,7 +21,6 @@ JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
-_BUSY_S = 0.01  # between two attempts to open a file that others open, too
 # Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB.
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 
@@ -67,8 +66,11 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     Raises: apsw.Error, OSError, SchemaMismatch."""
 
     def prepare(connection: apsw.Connection) -> None:
-        claim(connection, settings.path)
-        if _journal_mode(connection, settings) != "wal":
+        # SQLite waits for other locks, but not while somebody else opens a new file.
+        with locked(Path(settings.path).parent):
+            claim(connection, settings.path)
+            mode = connection.pragma("journal_mode", "wal")
+        if mode != "wal":
             raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
@@ -98,19 +100,6 @@ def _open(
         connection.close()
         raise
     return connection
-
-
-def _journal_mode(connection: apsw.Connection, settings: StorageSettings) -> str:
-    """The file's journal mode, set to "wal". SQLite does not wait, as it does for other locks,
-    while somebody else opens a new file: that is made up for. Raises: apsw.BusyError."""
-    until = time.monotonic() + settings.busy_timeout_ms / 1000
-    while True:
-        try:
-            return str(connection.pragma("journal_mode", "wal"))
-        except apsw.BusyError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(_BUSY_S)
 
 
 def _prepare_memory(connection: apsw.Connection) -> None:

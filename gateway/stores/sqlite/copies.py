@@ -1,16 +1,17 @@
 """Copies of a database's file, each whole while others write to it."""
 
+import json
 import os
 import shutil
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
 
-from gateway.config.storage import PRICES, StorageSettings
+from gateway.config.storage import MOVES, PRICES, SPOOL, StorageSettings
 from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
-from gateway.stores.sqlite.files import LOG, locked, look, translate
+from gateway.stores.sqlite.files import LIST, LOG, finish, locked, look, translate
 
 _PART = "-part"  # suffix of a copy that is not whole yet
 # Names in a backup: of the database's file, and of the folder with what waits for a database.
@@ -120,6 +121,8 @@ def take_over(path: str, old: str, made: str) -> str:
     `made`: the statements that make a gateway's tables. Returns words about what people have done
     since. Raises: StoreError: it has triggers, views or tables that no gateway makes, and that
     would change what is written to it; apsw.Error."""
+    with locked(Path(old).parent):
+        finish(old)
     with closing(apsw.Connection(path)) as restored:
         if restored.execute(_FOREIGN, (made,)).get:
             raise StoreError("gateway.db in it has triggers, views or tables that no gateway makes")
@@ -133,21 +136,17 @@ def put_in_place(settings: StorageSettings, folder: Path, kept: str) -> None:
     """Put a folder's files where a gateway looks for them, all or nothing. What is there gets names
     that end in `kept`. Raises: StoreBusy: a process has the file open; StoreError: something is
     there, and `kept` is empty; OSError."""
-    path = settings.file
-    if os.path.exists(path):
-        _refuse_others(settings.path)
-    places = {
-        _WAITING: settings.spool_folder,
-        PRICES: path + PRICES,
-        LOG: path + LOG,
-        DATABASE: path,
-    }
-    with locked(Path(path).parent), ExitStack() as undo:
-        for name, place in places.items():
-            for old, new in ((place, place + kept), (str(folder / name), place)):
-                if os.path.exists(old):
-                    if old == new:
-                        raise StoreError(f"{place} is there: with --replace it is kept beside")
-                    os.rename(old, new)
-                    undo.callback(os.rename, new, old)
-        undo.pop_all()
+    file = settings.file
+    path = file or settings.spool_folder
+    places = {_WAITING: SPOOL * bool(file), PRICES: PRICES, DATABASE: ""}
+    with locked(Path(path).parent):
+        if os.path.exists(file):
+            _refuse_others(settings.path)
+        old = {LOG, *places.values()}
+        moves = [(each, each + kept) for each in old if os.path.exists(path + each)]
+        if moves and not kept:
+            raise StoreError(f"{path}{moves[0][0]} is there: with --replace it is kept beside")
+        moves += [(f"{MOVES}/{n}", to) for n, to in places.items() if os.path.exists(folder / n)]
+        (folder / LIST).write_text(json.dumps(moves))
+        folder.rename(path + MOVES)
+        finish(path)

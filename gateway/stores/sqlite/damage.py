@@ -11,9 +11,10 @@ from pathlib import Path
 import apsw
 
 from gateway.config.storage import SPOOL
+from gateway.errors import in_words
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sqlite.files import APPLICATION_ID, INDEX, LOG, locked
+from gateway.stores.sqlite.files import APPLICATION_ID, INDEX, LOG, finish, locked
 
 # Finds pages that are damaged or in no table; reads about 250 MB in a second.
 QUICK = "quick_check"
@@ -36,11 +37,11 @@ def damage(path: str, check: str, *, alone: str = "", limit_s: float = inf) -> s
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.set_progress_handler(lambda: time.monotonic() > ends_at, 10_000)
             found = str(connection.execute(f"PRAGMA {check}(1)").get)
-            if found == "ok" and _has_changes(connection):
+            if found != "ok":
+                return " ".join(found.split())
+            if _has_changes(connection):
                 connection.execute(_TABLES)
-            if found == "ok":
-                return ""
-            return " ".join(found.split())
+            return ""
     except apsw.InterruptError:
         return ""
     except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError) as error:
@@ -65,6 +66,7 @@ def set_aside(path: str, check: str, limit_s: float = inf) -> str:
         return ""
     try:
         with locked(Path(path).parent):
+            finish(path)
             reason = damage(path, check, limit_s=limit_s)
             known = os.path.exists(path + LOG) or os.path.isdir(path + SPOOL)
             if not reason or ("not a database" in reason and not known):
@@ -76,7 +78,7 @@ def set_aside(path: str, check: str, limit_s: float = inf) -> str:
                     os.rename(path + suffix, kept + suffix)
             Path(path + INDEX).unlink(missing_ok=True)
     except (OSError, apsw.Error) as error:
-        raise StoreUnavailable(f"{path!r} cannot be checked for damage ({error})") from error
+        raise StoreUnavailable(f"{path!r} cannot be checked ({in_words(error)})") from error
     kept += LOG if stays else ""
     get_logger("gateway.store").error(
         "the log of the database does not fit its file, which is used without it as a backup is"

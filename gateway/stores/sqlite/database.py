@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from gateway.config.storage import StorageSettings
+from gateway.errors import in_words
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import (
     SchemaMismatch,
@@ -225,7 +226,9 @@ def _open(
         for connection in opened:
             connection.close()
         if isinstance(error, OSError):
-            raise StoreUnavailable(f"{settings.path!r} cannot be opened ({error})") from error
+            raise StoreUnavailable(
+                f"{settings.path!r} cannot be opened ({in_words(error)})"
+            ) from error
         if isinstance(error, apsw.Error):
             raise translate(error, settings.path) from error
         raise

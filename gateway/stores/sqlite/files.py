@@ -3,16 +3,18 @@ opened; the index of the write-ahead log, which all processes share; SQLite's er
 store."""
 
 import ctypes
+import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.config.storage import IN_MEMORY, MOVES, StorageSettings
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreCorrupt,
@@ -31,7 +33,8 @@ if sys.platform != "win32":
 LOG = "-wal"
 INDEX = "-shm"
 
-_LOG_SUFFIXES = (LOG, INDEX)
+# The file with the moves of a restore, each from one suffix of the path to another.
+LIST = "list"
 
 # "STGW" in the file's header distinguishes our files from any other SQLite database.
 APPLICATION_ID = 0x53544757
@@ -112,6 +115,7 @@ def create_private(path: str) -> None:
     directory = Path(path).parent
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
+        finish(path)
         if os.path.exists(path):
             return
         _remove_log(path)
@@ -131,7 +135,7 @@ def claim(connection: apsw.Connection, path: str) -> None:
 
 
 def _remove_log(path: str) -> None:
-    for suffix in _LOG_SUFFIXES:
+    for suffix in (LOG, INDEX):
         Path(path + suffix).unlink(missing_ok=True)
 
 
@@ -156,6 +160,22 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def finish(path: str) -> None:
+    """Make the moves that a restore to `path` has decided on: it may have been killed. Called while
+    the directory is locked. Raises: OSError: one failed, and all are undone."""
+    listed = Path(path + MOVES, LIST)
+    try:
+        if listed.exists():  # what is left of the folder later has none
+            with ExitStack() as undo:
+                for old, new in json.loads(listed.read_bytes()):
+                    if not os.path.exists(path + new):  # or it was made before
+                        os.rename(path + old, path + new)
+                    undo.callback(os.rename, path + new, path + old)
+                undo.pop_all()
+    finally:
+        shutil.rmtree(listed.parent, ignore_errors=True)
 
 
 def translate(error: BaseException, path: str) -> BaseException:
