@@ -28,6 +28,7 @@ from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.migrations import Migration
 from gateway.stores.sql.runs import RunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
+from gateway.stores.sql.usage import AttributionStore
 from gateway.stores.sqlite import engine
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import MIGRATIONS, Database, applied_to
@@ -353,12 +354,8 @@ async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: D
     assert "runs_by_" in seen[0]
 
 
-@pytest.mark.parametrize("stopped", [None, "yes", "budget"])
-async def test_the_newest_calls_and_what_stopped_are_found_by_an_index(
-    stopped: str | None, of_version_before: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pages and alerts look for both every few seconds: they read no other run, also in a file of
-    the version before."""
+def _plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps of all plans from now on."""
     plans: list[str] = []
     plain = engine._rows
 
@@ -367,13 +364,35 @@ async def test_the_newest_calls_and_what_stopped_are_found_by_an_index(
         plans.extend(row[-1] for row in rows)
         return plain(statement, values, connection)
 
-    database = await _open(of_version_before)
     monkeypatch.setattr(engine, "_rows", explained)
+    return plans
+
+
+@pytest.mark.parametrize("stopped", [None, "yes", "budget"])
+async def test_the_newest_calls_and_what_stopped_are_found_by_an_index(
+    stopped: str | None, of_version_before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages and alerts look for both every few seconds: they read no other run, also in a file of
+    the version before."""
+    database = await _open(of_version_before)
+    plans = _plans(monkeypatch)
     wanted = RunFilter(mode="live", stopped=stopped)
     await RunStore(SQLiteEngine(database)).list_runs(wanted, PageRequest(sort="updated_at"))
     await database.close()
     assert plans
     assert not [step for step in plans if step in ("SCAN r", "SCAN x", "SCAN c")]
+
+
+async def test_runs_with_estimates_are_found_by_an_index(
+    of_version_before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of groups read the counters of no other run, also in a file of the version before."""
+    database = await _open(of_version_before)
+    plans = _plans(monkeypatch)
+    (found,) = await AttributionStore(SQLiteEngine(database)).groups(RunFilter(), "tag:team")
+    await database.close()
+    assert found.sums.runs == 1
+    assert any("USING INDEX runs_with_estimates" in step for step in plans)
 
 
 async def test_stored_runs_are_found_by_their_words(path: str) -> None:

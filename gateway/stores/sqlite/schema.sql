@@ -270,3 +270,6 @@ CREATE INDEX runs_by_conversation ON runs (
     conversation_pk, started_at, updated_at, ended_at, mode, steps, calls, retries, input_tokens,
     output_tokens, cost_usd, composite_peak, task_preview
 );
+
+-- = usage_004_runs_with_estimates
+CREATE INDEX runs_with_estimates ON runs (started_at) WHERE counts -> 'estimated' <> '{}';
