@@ -25,6 +25,7 @@ from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.client_texts import asked, is_request_of_client
 from gateway.steering.transcript.interventions import (
     AfterAnswer,
+    accepts_plan,
     answer_interventions,
     said_in,
     step_interventions,
@@ -351,12 +352,14 @@ def acts_of(
     """Acts of a person on the steps that a request completed, and on the answer before its `new`
     messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
     stream; `dropped`: the place of an answer that the client took out of the history."""
-    found = [
-        ((run_id(conversation_id, outcome.run), outcome.index), act)
-        for outcome in outcomes
-        for act in step_interventions(outcome.observed.step)
-    ]
+    found: list[ActOfPerson] = []
+    newest = None
+    for outcome in outcomes:
+        newest = run_id(conversation_id, outcome.run), outcome.index
+        found += [(newest, act) for act in step_interventions(outcome.observed.step)]
     said = said_in(new)
+    if accepts_plan(said):
+        return [each for each in found if each[0] != newest]
     if not said:
         return found
     run = fold.current
@@ -371,10 +374,13 @@ def acts_of(
             return found  # no answer came before
         answered = run.snapshot()
     place = dropped or (run_id(conversation_id, answered.run), answered.steps)
-    answer = AfterAnswer(said=said, cut=cut, dropped=dropped is not None)
+    stopped = any(step == newest and act.kind != "undo" for step, act in found)
+    answer = AfterAnswer(said=said, cut=cut or stopped, dropped=dropped is not None)
     after = answer_interventions(answer, of_reply=of_reply)
-    for at, (step, act) in enumerate(found):
-        if act.kind == "reject" and answer.interrupted:  # one stop, of which a client tells twice
-            found[at] = step, replace(act, words=act.words or answer.words)
-            after = [each for each in after if each.kind != "interrupt"]
+    if stopped and answer.interruptions:  # one stop, of which clients tell twice
+        stop = after.pop(0)
+        found = [
+            (step, replace(act, words=act.words or stop.words) if step == newest else act)
+            for step, act in found
+        ]
     return [*found, *((place, each) for each in after)]

@@ -81,7 +81,7 @@ def test_a_kind_is_one_row(tmp_path: Path) -> None:
     """A new kind, in a copy of the package: its row is enough for the filter of API and command."""
     shutil.copytree(ROOT / "gateway", tmp_path / "gateway")
     module = tmp_path / "gateway/steering/transcript/interventions.py"
-    new = 'Kind("praise", "praised", in_answer=lambda answer: answer.words or None)'
+    new = 'Kind("praise", "praised", in_answer=lambda answer: [answer.words])'
     text = module.read_text(encoding="utf-8")
     assert text.count(")\nKIND_LABELS") == 1
     row = f"    {new},\n)\nKIND_LABELS"

@@ -17,14 +17,12 @@ from gateway.commands.store import as_line, found_storage, reported, say
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
-from gateway.features.history.session import Session
 from gateway.hooks import features
 from gateway.process.running_gateways import state_database
 from gateway.stores.protocols import StoreError
 from gateway.text.formatting import counted, progress_bar
 from gateway.text.sanitize import visible
 
-Takes = Callable[[Session], bool]
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -125,15 +123,7 @@ def _history(args: argparse.Namespace) -> int:
     if args.keep:
         logs = [each for each in found if each.format is not None]
         settings = load_settings(args.config)
-        ids = {reading.id for reading in readings}
-        return run_keep(
-            logs,
-            settings,
-            sys.stdout,
-            err=sys.stderr,
-            takes=lambda session: session.id in ids,
-            readings=readings,
-        )
+        return run_keep(logs, settings, sys.stdout, err=sys.stderr, readings=readings)
     if not args.paths:
         console.print(_NEXT, style="dim", markup=False)
     return int(problems > 0)
@@ -178,16 +168,15 @@ def run_keep(
     settings: Settings,
     out: TextIO,
     err: TextIO,
-    takes: Takes = lambda session: True,
     readings: Sequence["SessionReading"] = (),
 ) -> int:
-    """Keep the sessions of these files that `takes` chooses, and learn from them; `readings`: as
-    for `Keeper`. Returns the exit status. The database is the one that other commands read; if
+    """Keep the sessions of these files, and learn from them; `readings`: as for `Keeper`. Returns
+    the exit status. The database is the one that other commands read; if
     there is none, that of `gateway wrap` is made. Raises ConfigError: the store cannot be
     opened or written."""
     with reported():
         database = _with_database(settings)
-        return asyncio.run(_keep_all(found, database, out, err=err, takes=takes, readings=readings))
+        return asyncio.run(_keep_all(found, database, out, err=err, readings=readings))
 
 
 def _with_database(settings: Settings) -> Settings:
@@ -204,7 +193,6 @@ async def _keep_all(
     settings: Settings,
     out: TextIO,
     err: TextIO,
-    takes: Takes,
     readings: Sequence["SessionReading"],
 ) -> int:
     from gateway.features.history.import_as_runs import Keeper
@@ -216,8 +204,8 @@ async def _keep_all(
         with progress_bar(err) as bar:
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.
-            for each in sorted(found, key=lambda each: each.changed):
-                await _keep_file(keeper, each, takes, problems=problems)
+            for each in sorted(found, key=lambda each: each.stat.st_mtime):
+                await _keep_file(keeper, each, problems)
                 bar.advance(task)
             runs = keeper.counts.runs
             task = bar.add_task("learning", total=len(runs))
@@ -234,13 +222,13 @@ async def _keep_all(
     return 0
 
 
-async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: list[str]) -> None:
+async def _keep_file(keeper: "Keeper", found: Found, problems: list[str]) -> None:
     """Keep the sessions of a file; what is wrong with one does not stop the others."""
     if found.format is None:
         problems.append(found.problem)
         return
     try:
-        for session in filter(takes, found.sessions(found.open())):
+        for session in found.sessions(found.open()):
             try:
                 await keeper.keep(session)
             except StoreError:

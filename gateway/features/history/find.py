@@ -1,5 +1,6 @@
 """Session logs on this machine, and the format of each: found in the home directory, or named."""
 
+import os
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -25,14 +26,12 @@ class Found(Value):
         return LogFile(self.path)
 
     @property
-    def size(self) -> int:
-        """Its size in bytes, 0 if it has gone."""
-        return _stat(self.path)[0]
-
-    @property
-    def changed(self) -> float:
-        """Time of its last change in seconds of the epoch, 0 if it has gone."""
-        return _stat(self.path)[1]
+    def stat(self) -> os.stat_result:
+        """What the system says of it; zeros if it has gone since it was found."""
+        try:
+            return self.path.stat()
+        except OSError:
+            return os.stat_result([0] * 10)
 
     def sessions(self, log: LogFile) -> Iterator[Session]:
         """The sessions of the file; the first has its lines and what was not read of them. Raises
@@ -56,7 +55,7 @@ def at_home(home: Path) -> list[Found]:
         for path in chain(*map(home.glob, each.homes)):
             if path.is_file():
                 found.setdefault(path.resolve(), Found(path=path, format=each))
-    return sorted(found.values(), key=lambda each: each.changed, reverse=True)
+    return sorted(found.values(), key=lambda each: each.stat.st_mtime, reverse=True)
 
 
 def named(paths: Iterable[Path]) -> list[Found]:
@@ -110,15 +109,6 @@ def _in_folder(folder: Path) -> list[Found]:
 
 def _known() -> str:
     return ", ".join(each.name for each in formats())
-
-
-def _stat(path: Path) -> tuple[int, float]:
-    """Size and time of the last change of a file, 0 if it has gone since it was found."""
-    try:
-        values = path.stat()
-    except OSError:
-        return 0, 0.0
-    return values.st_size, values.st_mtime
 
 
 def _files(folder: Path, problems: list[Found]) -> Iterator[Path]:

@@ -7,8 +7,8 @@ recorded live is left out. Runs are marked as IMPORTED, and no sum counts them."
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import PurePath
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,22 +17,22 @@ from gateway.backends import Stores
 from gateway.calls import records
 from gateway.config import Settings
 from gateway.conversations import observe
-from gateway.conversations.conversation import run_id
+from gateway.conversations.conversation import StepPlace, run_id
 from gateway.conversations.decision import ActOfPerson
 from gateway.conversations.workloads import workload_of
-from gateway.core.fold import RunSnapshot, StepOutcome
+from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Action
 from gateway.features.history.projects import repository_of
 from gateway.features.history.reading import SessionReading, cost_of, recording_of
-from gateway.features.history.session import ModelCall, Session
+from gateway.features.history.session import HumanTurn, ModelCall, Session
 from gateway.features.history.sub_agent_orders import root_of
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import asked
 from gateway.steering.transcript.content import read_calls, read_content
-from gateway.steering.transcript.interventions import is_interruption, said_in
+from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import VersionConflict
@@ -75,8 +75,8 @@ class Kept:
 class Keeper:
     """Keeps sessions in a store, best in the order of their time: copies of an answer in later
     sessions are not counted again. `settings`: the rules by which steps are scored, and what of
-    their texts is stored. `readings`: of the same sessions, for the roots, kinds and tasks of
-    sub-agents. `now`: seconds of the epoch, from which retention counts."""
+    their texts is stored. `readings`: of the sessions that are kept, none for all, with the roots,
+    kinds and tasks of sub-agents. `now`: seconds of the epoch, from which retention counts."""
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class Keeper:
     ) -> None:
         parents = {reading.id: known_parent(reading.parent) for reading in readings}
         self._stores = stores
+        self._asked = parents.keys()
         self._settings = settings
         self._tenant = tenant
         self._now = now
@@ -99,8 +100,10 @@ class Keeper:
         self.counts = Kept()
 
     async def keep(self, session: Session) -> None:
-        """Keep what the store does not have of a session. Raises: StoreError. Exception: what a
-        scorer or a monitor raised."""
+        """Keep what the store does not have of a session that is asked for. Raises: StoreError.
+        Exception: what a scorer or a monitor raised."""
+        if self._asked and session.id not in self._asked:
+            return
         parent = known_parent(session.parent)
         if parent:
             root, _ = self._places.get(parent, (parent, Order()))
@@ -156,6 +159,9 @@ class Keeper:
 
     def _rows(self, session: Session, record: ConversationRecord) -> "_Rows":
         settings = self._settings
+        noted = 0.0
+        if record.message_count:
+            noted = record.updated_at  # what stood at the end by then is noted, too
         template = RunUpdate(
             id="",
             started_at=0.0,
@@ -172,6 +178,7 @@ class Keeper:
         return _Rows(
             history=RecordedHistory(self._policy, recording_of(session)),
             session=session,
+            human=[turn for turn in session.human if (turn.at or noted) >= noted],
             template=template,
             calls={
                 call.position: _call_row(session, call, cost_of(call))
@@ -216,6 +223,7 @@ class _Rows:
 
     history: RecordedHistory  # the session, as far as it has been read
     session: Session  # as its log tells it
+    human: Sequence[HumanTurn]  # acts of the person that are new since it was kept last
     template: RunUpdate  # of its runs
     calls: Mapping[int, CallRow]  # by position of the answer; no copy of another session's
     times: dict[int, float]  # epoch seconds of the answers by position, in their order
@@ -224,6 +232,7 @@ class _Rows:
     begun: list[WorkloadRun] = field(default_factory=list)  # runs, as workloads count them
     waiting: int = 0  # answers since the last commit
     _newest: RunUpdate | None = None  # the run of the answer read last
+    _read: int = -1  # position of that answer
     _steps: list[StepRow] = field(default_factory=list)  # that wait
     _acts: list[ActOfPerson] = field(default_factory=list)  # that wait
     _runs: dict[str, RunUpdate] = field(default_factory=dict)  # that wait, by id
@@ -236,16 +245,24 @@ class _Rows:
     def add(self, position: int) -> None:
         """Add the rows of the next answer."""
         before = self._newest
-        answered = self.history.fold.current.snapshot()
+        place = self._place
         outcomes = self.history.read_to(position)
+        self._note_acts(position, place, outcomes)
         update = self._update(position)
         is_new = before is None or before.id != update.id
         if is_new and update.model_requested:
             self.begun.append(self._begun(update))
         self._runs[update.id] = update
         self._steps += self._step_rows(position, outcomes, opens=is_new)
-        self._note_acts(position, outcomes, answered)
         self.waiting += 1
+        if position == next(reversed(self.times)):
+            self._note_acts(len(self.session.messages), self._place, ())
+
+    @property
+    def _place(self) -> StepPlace:
+        """The step at which the newest answer was made."""
+        run = self.history.fold.current
+        return run_id(self.conversation.id, run.index), run.steps
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """Rows added since the last time, for one commit."""
@@ -262,33 +279,32 @@ class _Rows:
         run = self.history.fold.current
         name = self.conversation.id
         at = self.times[position]
+        self._read = position
         ends = self.history.ends_run(self.session.messages[position])
-        call = self.calls.get(position)
         newest = self._newest
-        model = ""
-        if call is not None:
-            model = call.model_requested
-        task = ""
-        begins = newest is None or newest.sequence != run.index
-        if begins or (newest is not None and not newest.task_preview):
-            title = title_of(asked(self.history.window, run.start))
-            task = records.preview(title, masks_secrets=self.masks_secrets)
-        if newest is None or begins:
+        if newest is None or newest.sequence != run.index:
             newest = replace(
                 self.template,
                 id=run_id(name, run.index),
                 sequence=run.index,
                 started_at=at,
             )
+        task = newest.task_preview
+        if not task:
+            title = title_of(asked(self.history.window, run.start))
+            task = records.preview(title, masks_secrets=self.masks_secrets)
+        model = newest.model_requested
+        if call := self.calls.get(position):
+            model = call.model_requested or model
         outcome = None
         if position == next(reversed(self.times)):
             outcome = self.session.outcome
         self._newest = replace(
             newest,
-            task_preview=newest.task_preview or task,
+            task_preview=task,
             ended_at=at,  # nothing of it is under way
             state=(FSMState.END if ends else run.state).value,
-            model_requested=model or newest.model_requested,
+            model_requested=model,
             outcome=_VERDICTS[outcome],
             outcome_source="" if outcome is None else _LOGGED,
         )
@@ -309,29 +325,21 @@ class _Rows:
             at=run.started_at,
         )
 
-    def _since_answer(self) -> list[Any]:
-        run = self.history.fold.current
-        latest = None
-        if run.outcomes:
-            latest = run.outcomes[-1].step
-        return observe.later_messages(self.history.window, latest)
-
-    def _note_acts(
-        self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
-    ) -> None:
-        """Note what the person did between the previous answer and this one, with the same words
-        as for a live call."""
-        since = self._since_answer()
-        human = self.session.human
-        if len(since) == len(self.history.window):
-            since = []  # the task, or the summary that begins a shorter history
-        new = range(position - len(since), position + 1)
-        # An interruption that no message of the client names.
-        cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
-        cut = cut and not any(map(is_interruption, said_in(since)))
+    def _note_acts(self, until: int, place: StepPlace, outcomes: Sequence[StepOutcome]) -> None:
+        """Note what the person did after the newest answer and before a message: the stops that
+        the log's reader found, on the step that was completed, else on the answer at `place`."""
         name = self.conversation.id
-        fold = self.history.fold
-        self._acts += observe.acts_of(name, fold, outcomes, new=since, last=answered, cut=cut)
+        found = observe.acts_of(name, self.history.fold, outcomes, new=())
+        self._acts += [each for each in found if each[1].kind == "undo"]
+        for outcome in outcomes:
+            place = run_id(name, outcome.run), outcome.index
+        acts = [turn for turn in self.human if self._read < turn.position <= until]
+        for at, turn in enumerate(acts):
+            if turn.kind != "message":
+                after = takewhile(lambda each: each.kind == "message", acts[at + 1 :])
+                words = turn.text or "\n".join(each.text for each in after)
+                act = Intervention(kind=turn.kind, words=words, of_reply=not outcomes)
+                self._acts.append((place, act))
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
@@ -358,7 +366,8 @@ class _Rows:
         if prompts and (folder := self.session.project):  # logs have no system prompt
             prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:
-            prompts += observe.prompts_in(self._since_answer())
+            latest = run.outcomes[-1].step if run.outcomes else None
+            prompts += observe.prompts_in(observe.later_messages(window, latest))
         reply = self.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

@@ -107,6 +107,7 @@ class SessionReading(FileFacts, kw_only=True):
     orders: tuple[Order, ...]  # calls that may have started a sub-agent
     alarms: tuple[FirstAlarm, ...]  # where the gateway would have raised one
     places: tuple[Place, ...]  # worth a look, in the order of the session
+    root: str = ""  # folder or name of its repository, as `with_projects` gives it
     place: str = ""  # name of the project, as `with_projects` gives it
 
     @property
@@ -347,7 +348,7 @@ def read_all(
 ) -> Iterator[FileReadings]:
     """Read the files in their order; `jobs` processes, None = one per core."""
     jobs = jobs or os.cpu_count() or 1
-    if sum(each.size for each in found) < IN_PROCESS_BYTES:
+    if sum(each.stat.st_size for each in found) < IN_PROCESS_BYTES:
         jobs = 1
     with progress_bar(err) as bar:
         readings = in_processes(partial(read_file, policy=policy), found, jobs)

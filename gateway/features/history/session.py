@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -13,7 +14,12 @@ from gateway.features.history.log_file import LogFile, Unread
 from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import read_calls, read_content
-from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.steering.transcript.interventions import (
+    accepts_plan,
+    is_interruption,
+    rejection,
+    said_in,
+)
 from gateway.steering.transcript.steps import CONSULTS
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict, Fields, Value
@@ -210,18 +216,16 @@ class Session(FileFacts, kw_only=True):
         a log may repeat: for each call that it stopped, as an event and as a message, or with the
         call that the person rejected to stop the agent. A message between two makes them two."""
         answers = [call.position for call in self.calls]
+        ends = [-1, *answers, len(self.messages)]
         kept: list[HumanTurn] = []
-        for turn in self.human:
-            after = bisect_left(answers, turn.position)
-            last = kept[-1:]
-            if "message" not in (turn.kind, *(t.kind for t in last)) and any(
-                bisect_left(answers, t.position) == after for t in last
-            ):
-                if turn.kind == "interrupt" and not turn.text:
-                    continue
-                if kept[-1].kind == "interrupt" and not kept[-1].text:
-                    kept.pop()
-            kept.append(turn)
+        for (after, is_said), row in groupby(
+            self.human, lambda t: (bisect_left(answers, t.position), t.kind == "message")
+        ):
+            turns = list(row)
+            if is_said:
+                kept += turns
+            elif not accepts_plan(said_in(self.messages[ends[after] + 1 : ends[after + 1]])):
+                kept += [t for t in turns if t.text or t.kind != "interrupt"] or turns[:1]
         self.human = kept
 
     def name_calls(self) -> None:

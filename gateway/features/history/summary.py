@@ -183,13 +183,12 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
     """Add the calls of a session to the sums."""
     spent = defaultdict[tuple[str, str], float](float)
     for call in reading.calls:
-        at = call.at if call.at is not None else reading.started
         names = {
             "project": reading.place,
             "session": root,
             "model": call.model or (_NO_MODEL_OF_SUB_AGENT if reading.parent else _NO_MODEL),
             "hours": hours_of(call.at),
-            "week": week_of(at),
+            "week": week_of(call.at or reading.started),
         }
         if agent:
             names["sub-agent"] = agent
@@ -233,10 +232,9 @@ def _add_session(summary: Summary, reading: SessionReading) -> None:
         read.sub_agents += 1
     else:
         read.agents[reading.agent] += 1
-    for moment in (reading.started, reading.ended):
-        if moment is not None:
-            read.started = min(read.started or moment, moment)
-            read.ended = max(read.ended or moment, moment)
+    for moment in filter(None, (reading.started, reading.ended)):
+        read.started = min(read.started or moment, moment)
+        read.ended = max(read.ended or moment, moment)
     read.lines += reading.lines
     read.unread.update(reading.reasons)
     summary.acts.did.update(turn.kind for turn in reading.human)

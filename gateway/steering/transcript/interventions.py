@@ -6,6 +6,7 @@ requests and the logs that agents keep on disk."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from gateway.core.step import Step
@@ -68,6 +69,12 @@ def rejection(text: str) -> str | None:
     return ""
 
 
+def accepts_plan(said: Sequence[str]) -> bool:
+    """True if one of these texts is how Claude Code begins afresh with a plan that the person has
+    accepted. It also tells of a rejected call and an interruption, which are none."""
+    return any(text.startswith("Implement the following plan:") for text in said)
+
+
 def _row(text: str, kind: WordedKind) -> Wording | None:
     """The first row that fits, if it is of this kind: a longer beginning comes before a shorter."""
     head = text[:_HEAD_CHARACTERS].lstrip().removeprefix("Error: ").lower()
@@ -100,9 +107,15 @@ class AfterAnswer(Value):
     dropped: bool = False
 
     @property
-    def interrupted(self) -> bool:
-        """Whether the person stopped the agent."""
-        return (self.cut and bool(self.words)) or any(map(is_interruption, self.said))
+    def interruptions(self) -> list[str]:
+        """The words after each interruption; of several in a row the last one counts."""
+        found = [""] * (self.cut and bool(self.words))
+        for is_stop, texts in groupby(self.said, is_interruption):
+            if is_stop and found[-1:] != [""]:
+                found.append("")
+            elif found and not is_stop:
+                found[-1] = "\n".join(texts)
+        return found
 
     @property
     def words(self) -> str:
@@ -118,8 +131,8 @@ class Kind(NamedTuple):
     label: str  # for people
     # finds it in the results of a step; None: it is never there
     in_step: Callable[[Step], Iterator[str]] | None = None
-    # finds it in what came after an answer, and gives None where it did not happen
-    in_answer: Callable[[AfterAnswer], str | None] | None = None
+    # finds it in what came after an answer
+    in_answer: Callable[[AfterAnswer], Sequence[str]] | None = None
 
 
 def step_interventions(step: Step) -> list[Intervention]:
@@ -138,7 +151,8 @@ def answer_interventions(answer: AfterAnswer, *, of_reply: bool) -> list[Interve
     return [
         Intervention(kind=kind.name, words=words, of_reply=of_reply)
         for kind in KINDS
-        if kind.in_answer is not None and (words := kind.in_answer(answer)) is not None
+        if kind.in_answer is not None
+        for words in kind.in_answer(answer)
     ]
 
 
@@ -174,10 +188,10 @@ KINDS: tuple[Kind, ...] = (
         name="interrupt",
         label="interrupted",
         in_step=lambda step: ("" for a in step.actions if is_interruption(a.observation)),
-        in_answer=lambda answer: answer.words if answer.interrupted else None,
+        in_answer=lambda answer: answer.interruptions,
     ),
     Kind("reject", "call rejected", _rejected),
-    Kind("rewind", "history rewound", in_answer=lambda a: a.words if a.dropped else None),
+    Kind("rewind", "history rewound", in_answer=lambda a: [a.words] * a.dropped),
     Kind("correct", "answer corrected"),  # not read off messages: the reader says it
     Kind("undo", "edit undone", _undone),
 )

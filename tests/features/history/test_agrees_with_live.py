@@ -11,17 +11,20 @@ import httpx
 import orjson
 import pytest
 
-from gateway.backends import open_stores
+from gateway.backends import Stores, open_stores
+from gateway.config import Settings
 from gateway.core.decision_settings import Policy
 from gateway.features.history.find import identify
 from gateway.features.history.import_as_runs import Keeper
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.reading import outcomes_of
-from gateway.features.history.session import ModelCall, Session
+from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.filters import RunFilter
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.claude_code_sessions import REJECTED, Log
+from tests.stores.conftest import stores as stores
 
 WHICH = "x-test-reply"
 SUMMARY = "summary of what comes before "
@@ -156,7 +159,9 @@ async def compare_acts(
     session: Session, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
 ) -> list[tuple[str, str]]:
     """Compare what the person did, as kept from a log and read live; its kinds and words in the
-    log."""
+    log. What follows the last answer was never sent."""
+    last = session.calls[-1].position
+    session.human = [turn for turn in session.human if turn.position <= last]
     upstream.default = replies(session)
     server = await asyncio.to_thread(gateway_server, {"steering": {"mode": "shadow"}})
     await play(server, session)
@@ -171,50 +176,70 @@ async def compare_acts(
     return [(act.kind, act.words) for _, _, act in kept]
 
 
+STOPPED = "[Request interrupted by user for tool use]"
+PLAN = "Implement the following plan:\n\n# Plan: one row"
+
+
 @pytest.mark.parametrize(
-    ("said_beside", "words"),
-    [(" The user said:\nask me first", "ask me first"), ("", "Use the script.")],
+    ("lines", "acts"),
+    [
+        ([f"{REJECTED}The user said:\nask me first", STOPPED, "Go."], [("reject", "ask me first")]),
+        ([REJECTED, STOPPED, "Use the script."], [("reject", "Use the script.")]),
+        ([REJECTED, "Use the script."], [("reject", "Use the script.")]),
+        ([REJECTED, STOPPED, PLAN], []),
+        (["ok", STOPPED, "no", "not so"], [("interrupt", "no\nnot so")]),
+        (["ok", STOPPED, "no", STOPPED, "not so"], [("interrupt", "no"), ("interrupt", "not so")]),
+        ([REJECTED, STOPPED, "no", STOPPED, "stop"], [("interrupt", "stop"), ("reject", "no")]),
+        (["ok", STOPPED, STOPPED, "no"], [("interrupt", "no")]),
+        ([STOPPED, STOPPED, "no"], [("interrupt", "no")]),
+        (["ok", "go on"], []),
+    ],
 )
 async def test_what_a_person_did_agrees_with_live(
-    said_beside: str,
-    words: str,
+    lines: list[str],
+    acts: list[tuple[str, str]],
+    tmp_path: Path,
     gateway_server: Callable[..., AppServer],
     upstream: ScriptedUpstream,
 ) -> None:
-    """The same acts at the same steps, whether the session is played or its log is kept. What a
-    client writes of the stop after a rejected call is the rejection, whose words may follow it."""
-    session = Session(id="5f1c0b0e-7d0c-4c55-9a58-2f6a4a4f0b11", agent="claude-code")
-
-    def said(role: str, *blocks: dict[str, Any]) -> None:
-        if role == "assistant":
-            session.calls.append(ModelCall(position=len(session.messages), model="claude"))
-        session.messages.append({"role": role, "content": list(blocks)})
-
-    def text(words: str) -> dict[str, Any]:
-        return {"type": "text", "text": words}
-
-    def use(id: str) -> dict[str, Any]:
-        return {"type": "tool_use", "id": id, "name": "Bash", "input": {"command": "make"}}
-
-    def result(id: str, words: str) -> dict[str, Any]:
-        return {"type": "tool_result", "tool_use_id": id, "content": words}
-
-    refused = f"The user doesn't want to proceed with this tool use.{said_beside}"
-    stopped = "[Request interrupted by user for tool use]"
-    said("user", text("Build the report."))
-    said("assistant", use("toolu_1"))
-    said("user", result("toolu_1", refused), text(stopped), text("Use the script."))
-    said("assistant", use("toolu_2"))
-    said("user", result("toolu_2", "ok"))
-    said("assistant", text("Done. The report is built."))
-    said("user", text("No, that's wrong. You broke the tests again, revert that."))
-    said("assistant", use("toolu_3"))
-    said("user", result("toolu_3", "ok"))
-    said("assistant", text("Reverted."))
-    said("user", text("Great, thanks. Now write the manual."))
-    said("assistant", text("Written."))
+    """The same acts at the same steps, whether the session is played or its log is kept, and as
+    many as the first screen counts. What a client writes of the stop after a rejected call is the
+    rejection; a plan that was accepted for a fresh start is none."""
+    log = Log(1).user("Build the report.").bash("ls", "a file")
+    log.answer("", ("Bash", {"command": "make"})).result(lines[0])
+    for line in lines[1:]:
+        log.user(line)
+    log.bash("ls", "ok").answer("Done. The report is built.").user("Great, thanks.").answer("So.")
+    (session,) = sessions_in(log.write(tmp_path))
     found = await compare_acts(session, gateway_server, upstream)
-    assert found == [("reject", words)]
+    assert sorted(found) == acts
+    shown = [turn.kind for turn in session.human if turn.kind != "message"]
+    assert sorted(shown) == [kind for kind, _ in acts]
+
+
+@pytest.mark.parametrize("after", [[REJECTED], [REJECTED, STOPPED], ["ok", STOPPED, "no"]])
+async def test_what_a_person_did_at_the_end_is_kept_once(
+    after: list[str], tmp_path: Path, stores: Stores
+) -> None:
+    """It stands on the last answer, which no later request tells of; kept again when the session
+    has gone on, it is there as often."""
+    log = Log(1).user("Build the report.").answer("", ("Bash", {"command": "ls"}))
+    log.result(after[0])
+    for line in after[1:]:
+        log.user(line)
+    for _ in range(2):
+        (session,) = sessions_in(log.write(tmp_path))
+        await Keeper(stores, Settings()).keep(session)
+        acts = [
+            act
+            async for trace in stores.runs.export_runs(RunFilter())
+            for step in trace.steps
+            for act in (step.content.human if step.content else ())
+        ]
+        assert [(act.kind, act.of_reply) for act in acts] == [
+            (turn.kind, True) for turn in session.human if turn.kind != "message"
+        ]
+        log.user("Go on.").answer("Done.")
 
 
 @pytest.mark.nightly

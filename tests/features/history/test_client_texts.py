@@ -10,6 +10,7 @@ import pytest
 
 from gateway.features.history.session import Session
 from gateway.steering.transcript.client_texts import typed_words
+from gateway.steering.transcript.interventions import accepts_plan
 from gateway.stores.sessions import said_title
 from tests.features.history.logs import acts, sessions
 
@@ -100,7 +101,8 @@ def claude_code(folder: Path, *texts: str) -> Session:
 
 def test_claude_code_counts_what_was_typed(tmp_path: Path) -> None:
     """Results of background tasks come through the queue of what is typed, too."""
-    session = claude_code(tmp_path, *OWN, *TYPED)
+    own = [text for text in OWN if not accepts_plan([text])]  # beside that no stop counts
+    session = claude_code(tmp_path, *own, *TYPED)
     assert [turn.text for turn in session.human if turn.kind == "message"] == TYPED
     assert acts(session, "interrupt") == 1  # `<turn_aborted>` is Codex's way to say that
 
@@ -123,6 +125,9 @@ def test_an_accepted_plan_is_no_rejection(tmp_path: Path) -> None:
         (session,) = sessions(tmp_path)
         acts = [turn.kind for turn in session.human]
         assert acts == (["message"] if kept == 5 else ["message", "reject"])
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines[2:])))  # the fresh session
+    (session,) = sessions(tmp_path)
+    assert session.human == []
 
 
 def opencode(folder: Path, *parts: dict[str, Any]) -> list[str]:

@@ -440,7 +440,8 @@ def test_a_broken_session_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "gone.jsonl" in reasons[0]
     assert f"{empty}: empty" in reasons[1]
     out = io.StringIO()
-    assert run_keep(found[:1], _settings(database), out, err, lambda s: s.project == "/") == 0
+    other = [read_session(a_session(TWO, ("Mend", [LS])), Policy())]
+    assert run_keep(found[:1], _settings(database), out, err, readings=other) == 0
     assert out.getvalue() == "kept 0 sessions as past runs: gateway dashboard\n"
     out = io.StringIO()
     assert run_keep(found[:1], _settings(database), out, err) == 0
@@ -461,7 +462,7 @@ async def test_a_session_that_cannot_be_scored_stops_no_other(tmp_path: Path) ->
             yield a_session(TWO, ("Mend", [LS]))
 
     keeper = Keeper(opened, Settings())
-    await _keep_file(keeper, Odd(path=tmp_path / "x", format=CLAUDE_CODE), bool, problems)
+    await _keep_file(keeper, Odd(path=tmp_path / "x", format=CLAUDE_CODE), problems)
     await opened.close()
     assert keeper.counts.kept + len(problems) == 2
     assert keeper.counts.kept >= 1

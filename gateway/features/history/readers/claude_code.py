@@ -31,9 +31,6 @@ versions 2.1.37 and 2.1.332 write, and sessions of versions 1.0 to 2.1."""
 _DENIED = (None, "user-rejected")  # newer versions say who refused a call
 _FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
 _SENT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-# A plan that is accepted for a fresh start is written as a rejected call and an interruption; then
-# comes this message.
-_ACCEPTED_PLAN = "Implement the following plan:"
 _COMMAND = re.compile(
     r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
     r"<command-name>([^<]{0,200})</command-name>"
@@ -249,17 +246,9 @@ class _Thread:
         """Note what the person did in one line."""
         session = self.session
         for part in parts:
-            said = None
             if by_person and not _is_word(part):
-                said = rejection(read_result(part, "").text)
-            if said is not None:
-                session.did("reject", said, at, back=1)
+                session.typed(read_result(part, "").text, at)
         texts = [part for part in parts if part.get("type") == "text"]
-        if any(text_at(part, "text").startswith(_ACCEPTED_PLAN) for part in texts):
-            answer = max((call.position for call in session.calls), default=-1)
-            session.human = [
-                turn for turn in session.human if turn.kind == "message" or turn.position <= answer
-            ]
         if any(is_interruption(text_at(part, "text")) for part in texts):
             session.did("interrupt", at=at, back=1)
         elif text := _words(texts):

@@ -69,10 +69,7 @@ def _from_messages(session: Session, data: Fields, recording: Recording) -> None
     for each in list_at(labels, "interventions"):
         kind, position = (*as_list(each), None, None)[:2]
         if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
-            if position < len(session.messages):
-                message = session.messages[position]
-            else:
-                message = {}
+            message = [*session.messages, {}][position]
             said = rejection(content_text(message.get("content"))) or ""
             session.human.append(HumanTurn(kind=kind, position=position, text=said))
     # an interruption stands before the message that followed it
@@ -88,18 +85,11 @@ def read_acts(
 ) -> None:
     """Note what the person did in the chat message that was just added."""
     content = message.get("content")
-    is_user = message.get("role") == "user"
     text = content_text(content)
-    said = None
     if message.get("role") != "assistant" and not only_words:
-        said = rejection(text)
-    if said is not None:
-        session.did("reject", said, at, back=1)
-    interrupted = is_user and is_interruption(text)
-    if interrupted and not only_words:
-        session.did("interrupt", "", at, back=1)
-    is_typed = is_user and not interrupted and message.get("compact") is not True
-    if is_typed and (words := words_of(content, user_words)):
+        session.typed(text, at)
+    is_typed = message.get("role") == "user" and message.get("compact") is not True
+    if is_typed and not is_interruption(text) and (words := words_of(content, user_words)):
         session.did("message", words, at, back=1)
 
 
