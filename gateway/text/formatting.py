@@ -147,6 +147,13 @@ def iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def iso_or_none(at: float | None) -> str | None:
+    """The same, None without a time."""
+    if at is None:
+        return None
+    return iso(at)
+
+
 def clock(at: float) -> str:
     """A time for people, UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
 
 def _history(args: argparse.Namespace) -> int:
     from gateway.core.decision_settings import Policy
-    from gateway.features.history.projects import with_projects
+    from gateway.features.history.projects import repository_of, with_projects
     from gateway.features.history.reading import SessionFilter, read_all, since
     from gateway.features.history.sub_agent_orders import with_orders
 
@@ -85,7 +85,13 @@ def _history(args: argparse.Namespace) -> int:
             sys.stdout.write(session_line(reading))
         return int(problems > 0)
     if not readings:
-        raise ConfigError(_nothing(args, len(found), problems))
+        raise ConfigError(_nothing(args, read=len(found) > problems))
+    if verb == "brief":
+        root = repository_of(str(Path.cwd()))
+        places = {each.place for each in readings if each.root == root}
+        readings = [each for each in readings if each.place in places]
+        if not readings:
+            raise ConfigError(f"brief: no sessions of this project, {Path.cwd()}")
     from gateway.features.history.screen import print_screen, print_typed
     from gateway.features.history.summary import summarise
     from gateway.features.history.typed import typed_by_project, typed_view
@@ -152,15 +158,18 @@ def _found(args: argparse.Namespace) -> list[Found]:
     return at_home(Path.home())
 
 
-def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
-    if files > problems:
-        return "no session fits --since, --project and --agent"
+def _nothing(args: argparse.Namespace, *, read: bool) -> str:
+    given = [f"--{name}" for name in ("since", "project", "agent") if getattr(args, name)]
+    if read:
+        return (
+            f"no session fits {' and '.join(given)}" if given else "no log has an answer of a model"
+        )
     if args.paths:
         return f"no session log in {', '.join(args.paths)}"
     from gateway.features.history.log_places import formats
 
-    homes = [pattern.partition("*")[0] for each in formats() for pattern in each.homes[:1]]
-    return f"no session logs in the home directory (looked in {', '.join(f'~/{h}' for h in homes)})"
+    homes = [f"~/{home}" for each in formats() for home in each.homes]
+    return f"no session logs in the home directory (looked for {', '.join(homes)})"
 
 
 def run_keep(

@@ -8,7 +8,6 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.features.history.projects import repository_of
 from gateway.features.history.screen import text_of
 from gateway.features.history.typed import WORDINGS, TypedAgain
 from gateway.text.sanitize import visible
@@ -18,31 +17,32 @@ _FILES = ("CLAUDE.md", "AGENTS.md")
 
 
 def brief(typed: Mapping[str, Sequence[TypedAgain]], folder: Path) -> str:
-    """The prompt about the project that lives in `folder`, with its instruction file; about the
-    first project if none does. `typed`: by project."""
-    project, name, content = _project(folder)
-    if project not in typed:
-        project = next(iter(typed))
-        name = _FILES[-1]
-        content = ""
+    """The prompt about the project that lives in `folder`, with its instruction file. `typed`: in
+    that project, by its name."""
+    ((project, entries),) = typed.items()
+    file = _file_in(folder)
     return text_of(
         "brief.txt",
         project=project,
-        name=name,
-        entries=typed[project],
+        name=file.name,
+        entries=entries,
         wordings=WORDINGS,
-        content=mask_secrets(content),
+        content=mask_secrets(_text_of(file, "replace")),
         command="gateway history",
     )
 
 
-def _project(folder: Path) -> tuple[str, str, str]:
-    """(the project in a folder, its instruction file or the one that it may get, the content)."""
-    project = Path(repository_of(str(folder))).name
-    for name in _FILES:
-        if (folder / name).is_file():
-            return project, name, (folder / name).read_bytes().decode(errors="replace")
-    return project, _FILES[-1], ""
+def _file_in(folder: Path) -> Path:
+    """The instruction file of a project, or the one that it may get."""
+    files = [folder / name for name in _FILES]
+    return next(filter(Path.is_file, files), files[-1])
+
+
+def _text_of(file: Path, errors: str) -> str:
+    """The text of a file, "" if there is none. `errors`: as for `bytes.decode`."""
+    if file.is_file():
+        return file.read_bytes().decode(errors=errors)
+    return ""
 
 
 async def read_brief(
@@ -50,11 +50,13 @@ async def read_brief(
 ) -> None:
     """Print a diff that adds lines to the instruction file of the project in `folder`: those that
     `reader.model` chooses of its sentences, but of no question and of no sentence that contradicts
-    another one. `write`: add them, too. Raises: ConfigError; StoreError."""
+    another one. `typed`: as for `brief`; `write`: add them, too. Raises: ConfigError;
+    StoreError."""
     from gateway.features.learning.reader.lines import added_to, suggested
 
-    project, name, content = _project(folder)
-    entries = typed.get(project, ())
+    ((project, entries),) = typed.items()
+    file = _file_in(folder)
+    content = _text_of(file, "replace")
     known = {each.words for entry in entries if entry.contradict for each in entry.sentences}
     found = [each for entry in entries for each in entry.wordings if each.words not in known]
     rules = {
@@ -70,10 +72,11 @@ async def read_brief(
     finally:
         await stores.close()
     sys.stderr.write(f"gateway: {visible(notes)}\n")
-    diff, added = added_to(name, content, lines)
-    sys.stdout.write(diff)
-    if (folder / name).resolve().parent != folder:
-        raise ConfigError(f"brief: {name} is a link to another folder, which is not written to")
-    if write and added:
-        with (folder / name).open("ab") as file:
-            file.write(added.encode())
+    # Read again: somebody may have changed it while the model answered. What is not UTF-8 stays.
+    diff, text = added_to(file.name, _text_of(file, "surrogateescape"), lines)
+    sys.stdout.write(diff.encode(errors="surrogateescape").decode(errors="replace"))
+    if file.resolve().parent != folder:
+        fault = "is a link to another folder, which is not written to"
+        raise ConfigError(f"brief: {file.name} {fault}")
+    if write and lines:
+        file.write_bytes(text.encode(errors="surrogateescape"))

@@ -20,19 +20,22 @@ _WORKTREE = re.compile(
     r".*[/\\](?:\.codex|vibe-kanban)[/\\]worktrees[/\\][^/\\]+[/\\]([^/\\]+).*"
     r"|.*[/\\](?:\.cursor[/\\]worktrees|conductor[/\\]workspaces)[/\\]([^/\\]+)[/\\].+"
     # in the repository, also in `.claude`; a home directory and one of opencode's are none
-    r"|(?!(?:/home/[^/]+|/Users/[^/]+|/root|\w:\\Users\\[^\\]+)[/\\](?:\.\w+[/\\])?\.?worktrees?[/\\])"
+    r"|(?!(?:/home/[^/]+|(?:\w:)?/Users/[^/]+|/root)[/\\](?:\.\w+[/\\])?\.?worktrees?[/\\])"
     r"(?!/[^/]+/worktrees?/|.*[/\\]opencode[/\\]worktree[/\\])"
     r"(.+?)[/\\](?:\.\w+[/\\])?\.?worktrees?[/\\].+"
     # beside it
     r"|(.*[^/\\._-])(?:[._-]|__)worktrees?[/\\].+",
     re.DOTALL,
 )
+_WINDOWS = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 _NEAR = ("[!.]*/", "[!.]*/[!.]*/", "[!.]*/[!.]*/[!.]*/")  # folders below the home directory
 
 
 def repository_of(folder: str) -> str:
     """The folder, or the name, of the repository whose worktree a folder is by its form; else the
-    folder itself."""
+    folder itself. Of Windows it has one form, whichever a client writes: `c:\\a` and `C:/a`."""
+    if _WINDOWS.match(folder):
+        folder = (folder[0].upper() + folder[1:]).replace("\\", "/")
     if found := _WORKTREE.fullmatch(folder):
         return found[found.lastindex or 0]
     return folder.rstrip("/\\") or folder
@@ -45,20 +48,22 @@ def with_projects(readings: Sequence[SessionReading]) -> list[SessionReading]:
         folders = [reading.project for reading in readings]
         known |= _by_digest([*folders, *map(repository_of, folders)])
     unknown = "unknown (Gemini CLI keeps only a hash)"
-    roots = [repository_of(r.project or known.get(r.origin.digest, unknown)) for r in readings]
-    pairs = zip(readings, roots, strict=True)
-    remotes = {root: r.origin.repository for r, root in pairs if r.project and r.origin.repository}
-    keys = [remotes.get(root, root) for root in roots]
+    readings = [
+        replace(r, root=repository_of(r.project or known.get(r.origin.digest, unknown)))
+        for r in readings
+    ]
+    remotes = {r.root: r.origin.repository for r in readings if r.project and r.origin.repository}
+    keys = [remotes.get(r.root, r.root) for r in readings]
     often = Counter(map(_last, set(keys)))
     return [
-        replace(r, place=key.replace("\\", "/") if often[_last(key)] > 1 else _last(key))
+        replace(r, place=key if often[_last(key)] > 1 else _last(key))
         for r, key in zip(readings, keys, strict=True)
     ]
 
 
 def _last(path: str) -> str:
     """The last part of a path or of a repository's name."""
-    return re.split(r"[/\\]", path)[-1] or path
+    return path.rpartition("/")[2] or path
 
 
 def _by_digest(folders: Iterable[str]) -> dict[str, str]:

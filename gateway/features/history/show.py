@@ -17,7 +17,7 @@ from gateway.features.history.screen import print_text
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
 from gateway.stores.call_lines import call_line
-from gateway.text.formatting import iso
+from gateway.text.formatting import iso_or_none
 from gateway.text.sanitize import visible
 from gateway.values import FieldDict
 
@@ -94,8 +94,8 @@ def session_view(reading: SessionReading) -> FieldDict:
         "kind": reading.order.kind or None,
         "task": reading.order.task or None,
         "file": reading.path,
-        "started": None if reading.started is None else iso(reading.started),
-        "ended": None if reading.ended is None else iso(reading.ended),
+        "started": iso_or_none(reading.started),
+        "ended": iso_or_none(reading.ended),
         "models": sorted({call.model for call in reading.calls if call.model}),
         "calls": reading.course.tool_calls,
         "said": reading.acts("message"),

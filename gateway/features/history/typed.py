@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gateway.data_files import read_text
 from gateway.features.history.reading import SessionReading
 from gateway.features.history.session import HumanTurn, Session
-from gateway.text.formatting import iso
+from gateway.text.formatting import iso_or_none
 from gateway.text.sentences import content_words, meaning, nearly_equal, singular
 from gateway.text.typed_sentences import TABLE, typed_sentences
 from gateway.values import FieldDict, Value
@@ -83,7 +83,7 @@ def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[Typed
     """Returns what was typed in several sessions, by project; that with most sessions first."""
     projects = defaultdict[str, list[SessionReading]](list)
     for reading in sorted(readings, key=lambda each: each.started or 0.0, reverse=True):
-        projects[reading.place.rpartition("/")[2]].append(reading)
+        projects[reading.place].append(reading)
     ordered = sorted(projects.items(), key=lambda item: len(item[1]), reverse=True)
     found = {place: [*typed_again(own), *contradictions(own)] for place, own in ordered}
     return {place: entries for place, entries in found.items() if entries}
@@ -109,15 +109,15 @@ def typed_view(project: str, entry: TypedAgain) -> FieldDict:
         "contradict": entry.contradict,
         "times": len(entry.sentences),
         "sessions": entry.sessions,
-        "first": iso(entry.sentences[-1].at),
-        "last": iso(newest.at),
+        "first": iso_or_none(entry.sentences[-1].session.started),
+        "last": iso_or_none(newest.session.started),
         "typed": [
             {
                 "words": each.words,
                 "author": each.session.author or None,
                 "session": each.session.id,
                 "step": each.step,
-                "started": iso(each.at),
+                "started": iso_or_none(each.session.started),
             }
             for each in entry.sentences
         ],

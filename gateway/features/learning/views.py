@@ -73,10 +73,11 @@ def exported(rule: FieldDict) -> str:
     """A rule as a line of an instruction file: behind it a comment with the day, the author where
     one is known, and the words as they were typed."""
     text = one_line(rule["advice"], MOST_CHARS)
+    day = f" {iso(rule['since'])[:10]}" if rule["since"] else ""
     who = f" by {one_line(rule['author'], 80)}" if rule["author"] else ""
     said = one_line(rule["said"] or rule["advice"], MOST_CHARS)
     # Words that would end the comment cannot stand in it as they are.
-    beside = f'typed {iso(rule["since"])[:10]}{who}: "{said}"'.replace("--", "- -")
+    beside = f'typed{day}{who}: "{said}"'.replace("--", "- -")
     return f"{text} <!-- {beside} -->"
 
 

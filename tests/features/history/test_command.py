@@ -43,11 +43,48 @@ def test_the_screen_says_what_it_cost_and_where_it_went_wrong(home: Path, capsys
 
 
 def test_nothing_at_home_is_said_with_the_places_looked_in(home: Path, capsys: Capture) -> None:
-    """A machine without sessions: one line that names the folders."""
+    """A machine without sessions: one line that names the folders, each whole."""
     assert main(["history"]) == 2
     err = capsys.readouterr().err
-    assert "~/.claude/projects/" in err
+    assert "~/.claude/projects/**/*.jsonl, ~/.config/claude/projects/**/*.jsonl, " in err
+    assert "~/.local/share/opencode/opencode*.db, " in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--since", "2030-01-01"], "no session fits --since\n"),
+        (["--since", "7d", "--agent", "aider"], "no session fits --since and --agent\n"),
+        (["--project", "x"], "no session fits --project\n"),
+    ],
+)
+def test_only_options_that_were_given_are_named(
+    options: list[str], fault: str, home: Path, capsys: Capture
+) -> None:
+    """Where no session fits them."""
+    smooth().write(home)
+    assert main(["history", *options]) == 2
+    assert capsys.readouterr().err.endswith(fault)
+
+
+def test_a_log_without_an_answer_is_no_session(home: Path, capsys: Capture) -> None:
+    """It is said as it is, and not as options that nobody gave."""
+    log = Log()
+    log.lines.append({"type": "summary", "summary": "x", "leafUuid": "y"})
+    log.write(home)
+    assert main(["history"]) == 2
+    assert capsys.readouterr().err.endswith("no log has an answer of a model\n")
+
+
+def test_a_session_without_usage_has_no_number_of_tokens(home: Path, capsys: Capture) -> None:
+    """`show` says that none is in the log."""
+    said = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One."}]
+    (home / "runs.jsonl").write_bytes(orjson.dumps({"id": "one", "messages": said}))
+    assert main(["history", str(home / "runs.jsonl"), "show", "one"]) == 0
+    out = capsys.readouterr().out
+    assert "1 step, no usage in the log" in out
+    assert "tokens" not in out
 
 
 def test_json_counts_each_session(home: Path, capsys: Capture) -> None:

@@ -114,6 +114,17 @@ def test_folders_of_the_same_name_are_two_projects(home: Path, capsys: Capture) 
     assert projects(capsys) == {"Acme/api": 2, "Other/api": 3}
 
 
+def test_a_folder_of_windows_is_one_project_however_it_is_written(
+    home: Path, capsys: Capture
+) -> None:
+    """Editors write the letter of the drive small, shells of Git write slashes."""
+    for number, folder in enumerate(("c:\\code\\api", "C:\\code\\api", "C:/code/api/"), 1):
+        claude(home, number, folder)
+    assert projects(capsys) == {"api": 3}
+    claude(home, 4, "D:\\code\\api")
+    assert projects(capsys) == {"C:/code/api": 3, "D:/code/api": 1}
+
+
 @pytest.mark.parametrize(
     ("folder", "project"),
     [
@@ -124,7 +135,10 @@ def test_folders_of_the_same_name_are_two_projects(home: Path, capsys: Capture) 
         ("/workspace/.worktrees/3", "/workspace"),
         ("/home/me/cli/worktrees/feature/x", "/home/me/cli"),
         ("/home/me/cli/.claude/worktrees/calm-otter", "/home/me/cli"),
-        ("C:\\code\\cli\\.claude\\worktrees\\x", "C:\\code\\cli"),
+        ("C:\\code\\cli\\.claude\\worktrees\\x", "C:/code/cli"),
+        ("c:\\code\\cli\\", "C:/code/cli"),
+        ("\\\\host\\code\\cli", "//host/code/cli"),
+        ("C:\\Users\\me\\.worktrees\\fix", "C:/Users/me/.worktrees/fix"),
         ("/home/me/.codex/worktrees/1a2b/agentv/src", "agentv"),
         ("C:\\Users\\me\\.codex\\worktrees\\1a2b\\agentv", "agentv"),
         ("/home/me/.cursor/worktrees/agentv/x1y2", "agentv"),

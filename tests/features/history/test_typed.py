@@ -317,16 +317,64 @@ def test_an_agent_of_the_person_writes_the_file(home: Path) -> None:
     assert written.startswith("- Use tabs.\n- Never open draft PRs. <!-- typed Feb 3, 2026:")
 
 
-def test_a_brief_elsewhere_has_no_file(
+@pytest.mark.parametrize("verb", [["brief"], ["brief", "--read"]])
+def test_a_brief_is_of_no_other_project(
+    verb: list[str], home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder without sessions, also one with the last name of a project, there is none."""
+    sessions(home, "open a draft PR", "push a draft PR")
+    folder = home / "other" / "shop"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert main(["history", *verb]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"brief: no sessions of this project, {folder}" in printed.err
+
+
+def test_a_brief_is_of_the_repository_of_its_folder(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of another folder is not the project's; the prompt names AGENTS.md, as empty."""
-    (home / "CLAUDE.md").write_text("- Use tabs.\n")
-    monkeypatch.chdir(home)
-    sessions(home, "open a draft PR", "push a draft PR")
+    """With what was typed in a worktree of it; another project with its last name has its own, and
+    both have their paths as names."""
+    folder = home / "acme" / "api"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    sessions(home, "open a draft PR", folder=str(folder))
+    sessions(home, "push a draft PR", folder=f"{folder}/.claude/worktrees/fix", first=2)
+    sessions(home, "merge my branch", "merge that branch", folder="/home/me/api", first=3)
     out = printed(capsys, "brief")
+    assert f"read in the project {folder}." in out
+    assert '"open a draft PR"' in out
+    assert '"push a draft PR"' in out
+    assert "branch" not in out.partition("# Sentences")[2]
     assert "# AGENTS.md (empty)" in out
-    assert "Use tabs" not in out
+    out = printed(capsys, "typed")
+    assert "in several sessions of /home/me/api;" in out
+
+
+def test_projects_with_the_same_last_name_have_lists_of_their_own(
+    home: Path, capsys: Capture
+) -> None:
+    """A sentence that was typed once in each was typed again in neither."""
+    sessions(home, "open a draft PR", folder="/home/me/acme/api")
+    sessions(home, "open a draft PR", folder="/home/me/other/api", first=2)
+    assert main(["history", "typed"]) == 2
+    assert "nothing was typed in several sessions of one project" in capsys.readouterr().err
+
+
+def test_a_sentence_without_a_time_has_none(home: Path, capsys: Capture) -> None:
+    """Neither in JSON nor on the screen is it of 1970."""
+    for number, text in enumerate(("open a draft PR", "push a draft PR"), 1):
+        log = Log(number).user(text).answer("Done.")
+        for line in log.lines:
+            del line["timestamp"]
+        log.write(home)
+    assert main(["history", "typed", "--json"]) == 0
+    (entry,) = (orjson.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (entry["first"], entry["last"]) == (None, None)
+    assert [each["started"] for each in entry["typed"]] == [None, None]
+    assert "no date" in printed(capsys, "typed")
 
 
 def test_the_list_as_json_has_every_sentence(home: Path, capsys: Capture) -> None:

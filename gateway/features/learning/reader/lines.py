@@ -33,7 +33,8 @@ _MOST_FILE = 40_000  # characters of the instruction file that are shown
 # Up to what would hide words of it: a comment, an element or a stroke through them.
 _LINE = re.compile(r"^\s*(?:[-*]\s+)?(\d{1,3})[.:)]\s+((?:(?!~~)[^<\n])*(?<=\S))", re.MULTILINE)
 
-_OPEN = re.compile(r"(?ms)^## Rules\s*$(?!.*^#{1,2} )")  # the last heading
+# The chapter that has the rules, up to the next one; a comment in a block of code begins none.
+_CHAPTER = re.compile(r"(?ms)^## Rules[ \t]*\r?$(?:^```.*?^```|(?!^#{1,2} ).)*")
 
 LINES = Question(
     name="lines",
@@ -111,18 +112,19 @@ async def _asked(question: Messages, stores: Stores, settings: Settings) -> tupl
 
 
 def added_to(name: str, text: str, lines: Sequence[str]) -> tuple[str, str]:
-    """(a diff that adds lines to a file with this text, the text that it adds to the end), under a
-    new heading if that is not the last one; no lines add nothing."""
+    """(a diff that adds lines to a file with this text, the text with them): at the end of its
+    chapter `## Rules`, or of the file under that heading; no lines add nothing."""
     if not lines:
-        return "", ""
+        return "", text
     end = "\r\n" if "\r\n" in text else "\n"
-    heading = ["## Rules", ""]
-    if _OPEN.search(text):
-        heading = []
-    added = end.join([*heading, *(f"- {line}" for line in lines), ""])
-    if text:
-        added = end * (1 + bool(heading) - text.endswith("\n")) + added
-    old, new = (StringIO(each, newline="\n").readlines() for each in (text, text + added))
-    diff = unified_diff(old, new, f"a/{name}" if text else "/dev/null", f"b/{name}")
+    added = end.join([*(f"- {line}" for line in lines), ""])
+    chapter = _CHAPTER.search(text)
+    if chapter is None:
+        added = end.join(["", "## Rules", "", added])
+    head = text[: chapter and chapter.end()].rstrip("\r\n")
+    rest = text[len(head) :].removeprefix(end)
+    new = f"{head}{end}{added}{rest}" if head else added.removeprefix(end)
+    old, made = (StringIO(each, newline="\n").readlines() for each in (text, new))
+    diff = unified_diff(old, made, f"a/{name}" if text else "/dev/null", f"b/{name}")
     marked = (x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in diff)
-    return "".join(marked), added
+    return "".join(marked), new

@@ -95,28 +95,49 @@ def test_the_reader_adds_a_line_with_its_words_and_day(
 
 
 @pytest.mark.parametrize(
-    ("before", "between"),
+    ("before", "after"),
     [
         ("# Shop\n\n## Rules\n\n- Use tabs.\n", ""),
-        ("# Shop\r\n\r\n## Rules\r\n\r\n- Use tabs.", "\r\n"),
+        ("# Shop\r\n\r\n## Rules\r\n\r\n- Use tabs.\r\n", ""),
         ("## Rules\n\n- Use tabs.\n\n### Tests\n\n- One each.\n", ""),
-        ("## Rules\n\n- Use tabs.\n\n## Style\n\nShort.\n", "\n## Rules\n\n"),
-        ("## Rules of the house\n", "\n## Rules\n\n"),
+        ("## Rules\n\n- Use tabs.\n", "\n## Style\n\nShort.\n"),
+        ("## Rules\n\n```\n# build\nmake\n```\n- Use tabs.\n", "\n\n# Style\n"),
+        ("## Rules\r\n", "\r\n## Style"),
+        ("## Rules of the house\n\n## Rules\n", ""),
     ],
 )
 def test_lines_are_added_under_the_heading_that_stands(
-    before: str, between: str, shop: Path, upstream: ScriptedUpstream, capsys: Capture
+    before: str, after: str, shop: Path, upstream: ScriptedUpstream, capsys: Capture
 ) -> None:
-    """Where it is the last one; below another chapter it is written again."""
+    """At the end of that chapter, whatever follows it; the rest of the file stays as it is."""
     upstream.default = line(TYPED, "Never open draft PRs.")
-    (shop / "CLAUDE.md").write_bytes(before.encode())
+    (shop / "CLAUDE.md").write_bytes(f"{before}{after}".encode())
     assert main(["history", "brief", "--write"]) == 0
     written = (shop / "CLAUDE.md").read_bytes().decode()
-    assert written.startswith(f"{before}{between}- Never open draft PRs. <!-- typed")
-    (shop / "CLAUDE.md").write_bytes(before.encode())
+    assert written.startswith(f"{before}- Never open draft PRs. <!-- typed")
+    end = "\r\n" if "\r" in before else "\n"
+    assert written.endswith(f'i review real ones." -->{end}{after}')
+    (shop / "CLAUDE.md").write_bytes(f"{before}{after}".encode())
     diff = capsys.readouterr().out.encode()
     subprocess.run(APPLY, input=diff, check=True, timeout=60)
     assert (shop / "CLAUDE.md").read_bytes().decode() == written
+
+
+@pytest.mark.parametrize("before", [b"", b"# Shop", b"## Rules of the house\n", b"Stra\xdfe\r\n"])
+def test_a_file_without_the_heading_gets_it(
+    before: bytes, shop: Path, upstream: ScriptedUpstream
+) -> None:
+    """Once, at its end; every byte that was there stays, also one that is no UTF-8."""
+    upstream.default = line(TYPED, "Never open draft PRs.")
+    if before:
+        (shop / "CLAUDE.md").write_bytes(before)
+    for _ in range(2):
+        assert main(["history", "brief", "--write"]) == 0
+        written = (shop / ("CLAUDE.md" if before else "AGENTS.md")).read_bytes()
+        assert written.startswith(before)
+        lines = written[len(before) :].split()
+        assert lines[:4] == b"## Rules - Never".split()
+        upstream.default = Reply("none", usage=USED)
 
 
 @pytest.mark.parametrize(
@@ -273,4 +294,4 @@ def test_where_nobody_can_read_that_is_said(shop: Path, capsys: Capture) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shop / "other")
         assert main(["history", "brief", "--read"]) == 2
-    assert "of 'other'" in capsys.readouterr().err
+    assert "brief: no sessions of this project, " in capsys.readouterr().err
