@@ -21,6 +21,13 @@ _OPEN = frozenset(
 )
 _STATES = _OPEN | {"completed", "complete", "done", "cancelled", "canceled", "deleted", "skipped"}
 _UNCHECKED = re.compile(r"(?m)^\s*(?:[-*] )?\[[ -]\]")
+# A list in a program that calls tools, as Codex's newest models write them.
+_PROGRAM = re.compile(
+    r"""tools\.update_plan\((?:(?!tools\.update_plan).)*?\bplan["']?\s*:\s*\[((?:[^]"'`]"""
+    r"""|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`)*)""",
+    re.DOTALL,
+)
+_STATE = re.compile(r"""[{,]\s*["']?status["']?\s*:\s*["'`](\w+)""")
 _CREATED = re.compile(r"Task #(\w+) created")  # the result of Claude Code's TaskCreate
 _NEXT = re.compile(
     r"(?im)^[\W_]{0,8}(?:(?:suggested |recommended |possible )?next steps?|what(?:'s| is) next"
@@ -102,6 +109,9 @@ def _open_items(session: Session) -> int:
     for message in session.messages:
         content = read_content(message.get("content"))
         for call in read_calls(message, content):
+            if call.name == "exec":
+                for plan in _PROGRAM.findall(call.arguments):
+                    listed = sum(state in _OPEN for state in _STATE.findall(plan))
             found = _LIST.search(call.arguments)
             if found is None:
                 continue

@@ -104,8 +104,8 @@ def test_calls_in_lines_of_progress_count_under_the_kind_of_their_sub_agent(
     usd = 9 * 1e-6 + 20_000 * 1e-7 + 11_500 * 2e-6 + 60 * 5e-6
     assert agent["usd"] == pytest.approx(usd)
     out = screen(capsys)
-    assert f"sub-agents Explore 1 3 31.6k ${usd:.4f}" in out
-    assert f"{HAIKU} 0 3 31.6k" in out
+    assert f"sub-agents Explore 1 time 3 31.6k ${usd:.4f}" in out
+    assert f"{HAIKU} \u2013 3 31.6k" in out  # no session, as the note says
     assert "1 session of claude-code" in out
 
 
@@ -148,7 +148,7 @@ def test_of_a_sub_agent_without_a_log_the_last_answer_counts(home: Path, capsys:
     assert (found[True]["answers_missing"], found[False]["answers_missing"]) == (False, True)
     out = screen(capsys)
     assert "at least 3 steps (a step is one answer of a model), 13.7k+ tokens" in out
-    assert "sub-agents Explore 1 1+ 11.5k+ unknown" in out
+    assert "sub-agents Explore 1 time 1+ 11.5k+ unknown" in out
     assert "1 sub-agent of which the log has only the last answer, or not all before it" in out
     assert "whose price is not known (no model in the log (of a sub-agent))" in out
     assert main(["history", "show", found[False]["id"]]) == 0

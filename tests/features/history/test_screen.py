@@ -73,8 +73,8 @@ def test_what_sub_agents_cost_is_named_by_their_kind_and_task(home: Path, capsys
     write_all(reviewing(4), home)
     out = screen(capsys)
     assert "1 session of claude-code" in out
-    assert "sub-agents Review PR 0 (general-purpose) 4 14 15.4k $0.063 $0.0225" in out
-    assert "Explore 1 1 1.1k $0.0045" in out
+    assert "sub-agents Review PR 0 (general-purpose) 4 times 14 15.4k $0.063 $0.0225" in out
+    assert "Explore 1 time 1 1.1k $0.0045" in out
     agents = [each for each in readings(capsys) if each["parent"]]
     assert {each["kind"] for each in agents} == {"general-purpose", "Explore"}
     assert {each["task"] for each in agents} >= {"Review PR 3", "Find totals"}
@@ -105,7 +105,7 @@ def test_opencode_names_a_sub_agent_in_its_title(home: Path, capsys: Capture) ->
         file = home / f"{number}.json"
         file.write_text(json.dumps({"info": child, "messages": [asked, answered]}))
     out = screen(capsys, *(str(path) for path in sorted(home.glob("*.json"))))
-    assert "sub-agents review changes (general) 3 3 3.3k $1.50 $0.5" in out
+    assert "sub-agents review changes (general) 3 times 3 3.3k $1.50 $0.5" in out
 
 
 def cached(log: Log, read: int, written: int) -> Log:
@@ -535,6 +535,48 @@ def test_the_end_of_a_session_is_stated_as_facts(
     (session,) = readings(capsys)
     none = {"open_items": 0, "asked": False, "next_steps": False}
     assert session["ending"] == {"how": session["ending"]["how"], **none, **ending}
+
+
+@pytest.mark.parametrize(
+    ("lists", "left"),
+    [
+        (["{plan: [{step: 'a [b] \\'c', status: 'pending'}]}"], 1),
+        (['{"plan":[{"step":"]","status":"completed"}, {"status":"pending"}]}'], 1),
+        (['{explanation: "x",\n plan: [\n {step: `a`, status: "in_progress"},\n]}'], 1),
+        (["{plan: [{status: 'pending'}]}", "{plan: []}"], 0),
+        (["{plan: [{status: 'pending'}]}", "{plan}"], 1),
+        ([], 0),
+    ],
+)
+def test_a_list_that_a_program_states_is_read(
+    lists: list[str], left: int, home: Path, capsys: Capture
+) -> None:
+    """Codex's newest models call its tools by programs: the last list that is written out counts,
+    however its words are quoted."""
+    programs = [f"const r = await tools.update_plan({each}); text('[x]');" for each in lists]
+    calls = [
+        {"type": "custom_tool_call", "call_id": f"c{at}", "name": "exec", "input": program}
+        for at, program in enumerate([*programs, "text([{status: 'pending'}])"])
+    ]
+    results = [
+        {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "{}"}
+        for call in calls
+    ]
+    said = {"type": "message", "role": "assistant", "content": [{"text": "Done."}]}
+    items = [each for pair in zip(calls, results, strict=True) for each in pair]
+    lines: list[tuple[str, Any]] = [("session_meta", {"id": "s", "cwd": "/home/me/shop"})]
+    lines += [("response_item", item) for item in [*items, said]]
+    file = home / ".codex/sessions/2026/02/02/rollout-s.jsonl"
+    file.parent.mkdir(parents=True)
+    times = [f"2026-02-02T09:00:{at:02}Z" for at in range(len(lines))]
+    file.write_bytes(
+        b"\n".join(
+            orjson.dumps({"timestamp": at, "type": kind, "payload": payload})
+            for at, (kind, payload) in zip(times, lines, strict=True)
+        )
+    )
+    (session,) = readings(capsys)
+    assert session["ending"]["open_items"] == left
 
 
 def test_a_limit_is_proposed_that_few_sessions_would_have_met(home: Path, capsys: Capture) -> None:
