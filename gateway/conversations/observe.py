@@ -24,8 +24,8 @@ from gateway.steering.identity.branch import split_ending
 from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.client_texts import asked, is_request_of_client
 from gateway.steering.transcript.interventions import (
+    ACCEPTED_PLAN,
     AfterAnswer,
-    accepts_plan,
     answer_interventions,
     said_in,
     step_interventions,
@@ -353,15 +353,17 @@ def acts_of(
     messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
     stream; `dropped`: the place of an answer that the client took out of the history."""
     found: list[ActOfPerson] = []
-    newest = None
+    newest = None  # the newest step, if something was done in it
     for outcome in outcomes:
-        newest = run_id(conversation_id, outcome.run), outcome.index
-        found += [(newest, act) for act in step_interventions(outcome.observed.step)]
+        newest = None
+        for act in step_interventions(outcome.observed.step):
+            newest = run_id(conversation_id, outcome.run), outcome.index
+            found.append((newest, act))
     said = said_in(new)
-    if accepts_plan(said):
-        return [each for each in found if each[0] != newest]
     if not said:
         return found
+    if any(text.startswith(ACCEPTED_PLAN) for text in said):
+        return [each for each in found if each[0] != newest]
     run = fold.current
     answered = last
     if not cut and len(fold.runs) > 1 and not run.steps:

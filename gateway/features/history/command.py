@@ -5,7 +5,7 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,7 +88,7 @@ def _history(args: argparse.Namespace) -> int:
         raise ConfigError(_nothing(args, read=len(found) > problems))
     if verb == "brief":
         root = repository_of(str(Path.cwd()))
-        places = {each.place for each in readings if each.root == root}
+        places = {each.place for each in readings if repository_of(each.project) == root}
         readings = [each for each in readings if each.place in places]
         if not readings:
             raise ConfigError(f"brief: no sessions of this project, {Path.cwd()}")
@@ -179,10 +179,10 @@ def run_keep(
     err: TextIO,
     readings: Sequence["SessionReading"] = (),
 ) -> int:
-    """Keep the sessions of these files, and learn from them; `readings`: as for `Keeper`. Returns
-    the exit status. The database is the one that other commands read; if
-    there is none, that of `gateway wrap` is made. Raises ConfigError: the store cannot be
-    opened or written."""
+    """Keep the sessions of these files, and learn from them; `readings`: as for `Keeper`, of those
+    that are asked for, none for all. Returns the exit status. The database is the one that other
+    commands read; if there is none, that of `gateway wrap` is made. Raises ConfigError: the store
+    cannot be opened or written."""
     with reported():
         database = _with_database(settings)
         return asyncio.run(_keep_all(found, database, out, err=err, readings=readings))
@@ -210,11 +210,12 @@ async def _keep_all(
     try:
         problems: list[str] = []
         keeper = Keeper(stores, settings, readings=readings)
+        ids = {reading.id for reading in readings}
         with progress_bar(err) as bar:
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.
             for each in sorted(found, key=lambda each: each.stat.st_mtime):
-                await _keep_file(keeper, each, problems)
+                await _keep_file(keeper, each, ids, problems=problems)
                 bar.advance(task)
             runs = keeper.counts.runs
             task = bar.add_task("learning", total=len(runs))
@@ -231,13 +232,17 @@ async def _keep_all(
     return 0
 
 
-async def _keep_file(keeper: "Keeper", found: Found, problems: list[str]) -> None:
+async def _keep_file(
+    keeper: "Keeper", found: Found, ids: Collection[str], problems: list[str]
+) -> None:
     """Keep the sessions of a file; what is wrong with one does not stop the others."""
     if found.format is None:
         problems.append(found.problem)
         return
     try:
         for session in found.sessions(found.open()):
+            if ids and session.id not in ids:
+                continue
             try:
                 await keeper.keep(session)
             except StoreError:

@@ -27,7 +27,7 @@ class Found(Value):
 
     @property
     def stat(self) -> os.stat_result:
-        """What the system says of it; zeros if it has gone since it was found."""
+        """Size and time of the last change, zeros if it has gone since it was found."""
         try:
             return self.path.stat()
         except OSError:

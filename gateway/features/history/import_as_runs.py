@@ -75,8 +75,8 @@ class Kept:
 class Keeper:
     """Keeps sessions in a store, best in the order of their time: copies of an answer in later
     sessions are not counted again. `settings`: the rules by which steps are scored, and what of
-    their texts is stored. `readings`: of the sessions that are kept, none for all, with the roots,
-    kinds and tasks of sub-agents. `now`: seconds of the epoch, from which retention counts."""
+    their texts is stored. `readings`: of the same sessions, for the roots, kinds and tasks of
+    sub-agents. `now`: seconds of the epoch, from which retention counts."""
 
     def __init__(
         self,
@@ -89,7 +89,6 @@ class Keeper:
     ) -> None:
         parents = {reading.id: known_parent(reading.parent) for reading in readings}
         self._stores = stores
-        self._asked = parents.keys()
         self._settings = settings
         self._tenant = tenant
         self._now = now
@@ -100,10 +99,8 @@ class Keeper:
         self.counts = Kept()
 
     async def keep(self, session: Session) -> None:
-        """Keep what the store does not have of a session that is asked for. Raises: StoreError.
-        Exception: what a scorer or a monitor raised."""
-        if self._asked and session.id not in self._asked:
-            return
+        """Keep what the store does not have of a session. Raises: StoreError. Exception: what a
+        scorer or a monitor raised."""
         parent = known_parent(session.parent)
         if parent:
             root, _ = self._places.get(parent, (parent, Order()))

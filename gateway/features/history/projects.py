@@ -28,6 +28,7 @@ _WORKTREE = re.compile(
     re.DOTALL,
 )
 _WINDOWS = re.compile(r"[A-Za-z]:[/\\]|\\\\")
+_UNKNOWN = ("unknown", "unknown (Gemini CLI keeps only a hash)")  # without, and with a hash
 _NEAR = ("[!.]*/", "[!.]*/[!.]*/", "[!.]*/[!.]*/[!.]*/")  # folders below the home directory
 
 
@@ -42,18 +43,17 @@ def repository_of(folder: str) -> str:
 
 
 def with_projects(readings: Sequence[SessionReading]) -> list[SessionReading]:
-    """Returns the readings with the names of their projects."""
-    known = {"": "unknown"}
+    """Returns the readings with the names of their projects, and with the folders that are known by
+    their hashes."""
+    known: dict[str, str] = {}
     if any(reading.origin.digest for reading in readings):
         folders = [reading.project for reading in readings]
-        known |= _by_digest([*folders, *map(repository_of, folders)])
-    unknown = "unknown (Gemini CLI keeps only a hash)"
-    readings = [
-        replace(r, root=repository_of(r.project or known.get(r.origin.digest, unknown)))
-        for r in readings
-    ]
-    remotes = {r.root: r.origin.repository for r in readings if r.project and r.origin.repository}
-    keys = [remotes.get(r.root, r.root) for r in readings]
+        known = _by_digest([*folders, *map(repository_of, folders)])
+    readings = [replace(r, project=r.project or known.get(r.origin.digest, "")) for r in readings]
+    roots = [repository_of(r.project or _UNKNOWN[bool(r.origin.digest)]) for r in readings]
+    pairs = zip(readings, roots, strict=True)
+    remotes = {root: r.origin.repository for r, root in pairs if r.project and r.origin.repository}
+    keys = [remotes.get(root, root) for root in roots]
     often = Counter(map(_last, set(keys)))
     return [
         replace(r, place=key if often[_last(key)] > 1 else _last(key))

@@ -107,7 +107,6 @@ class SessionReading(FileFacts, kw_only=True):
     orders: tuple[Order, ...]  # calls that may have started a sub-agent
     alarms: tuple[FirstAlarm, ...]  # where the gateway would have raised one
     places: tuple[Place, ...]  # worth a look, in the order of the session
-    root: str = ""  # folder or name of its repository, as `with_projects` gives it
     place: str = ""  # name of the project, as `with_projects` gives it
 
     @property

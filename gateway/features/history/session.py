@@ -15,7 +15,7 @@ from gateway.steering.sub_agents import Order
 from gateway.steering.transcript.client_texts import typed_words
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import (
-    accepts_plan,
+    ACCEPTED_PLAN,
     is_interruption,
     rejection,
     said_in,
@@ -222,9 +222,10 @@ class Session(FileFacts, kw_only=True):
             self.human, lambda t: (bisect_left(answers, t.position), t.kind == "message")
         ):
             turns = list(row)
+            said = said_in(self.messages[ends[after] + 1 : ends[after + 1]])
             if is_said:
                 kept += turns
-            elif not accepts_plan(said_in(self.messages[ends[after] + 1 : ends[after + 1]])):
+            elif not any(text.startswith(ACCEPTED_PLAN) for text in said):
                 kept += [t for t in turns if t.text or t.kind != "interrupt"] or turns[:1]
         self.human = kept
 

@@ -19,6 +19,9 @@ from gateway.wire.messages import content_text
 
 WordedKind = Literal["interrupt", "reject"]
 
+ACCEPTED_PLAN = "Implement the following plan:"
+"""The text with which Claude Code begins afresh on a plan that the person accepted begins so.
+It also tells of a rejected call and an interruption after the same answer, which are none."""
 WORDS_CHARACTERS = 400  # of the person's words that are kept
 _READ_CHARACTERS = 8192  # of a text: enough for the words, and for the secrets that are in them
 _MOST_PARTS = 64  # of a message
@@ -67,12 +70,6 @@ def rejection(text: str) -> str | None:
     if found:
         return found[1].strip()
     return ""
-
-
-def accepts_plan(said: Sequence[str]) -> bool:
-    """True if one of these texts is how Claude Code begins afresh with a plan that the person has
-    accepted. It also tells of a rejected call and an interruption, which are none."""
-    return any(text.startswith("Implement the following plan:") for text in said)
 
 
 def _row(text: str, kind: WordedKind) -> Wording | None:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.features.history.session import Session
 from gateway.steering.transcript.client_texts import typed_words
-from gateway.steering.transcript.interventions import accepts_plan
+from gateway.steering.transcript.interventions import ACCEPTED_PLAN
 from gateway.stores.sessions import said_title
 from tests.features.history.logs import acts, sessions
 
@@ -101,7 +101,7 @@ def claude_code(folder: Path, *texts: str) -> Session:
 
 def test_claude_code_counts_what_was_typed(tmp_path: Path) -> None:
     """Results of background tasks come through the queue of what is typed, too."""
-    own = [text for text in OWN if not accepts_plan([text])]  # beside that no stop counts
+    own = [text for text in OWN if not text.startswith(ACCEPTED_PLAN)]  # beside that no stop counts
     session = claude_code(tmp_path, *own, *TYPED)
     assert [turn.text for turn in session.human if turn.kind == "message"] == TYPED
     assert acts(session, "interrupt") == 1  # `<turn_aborted>` is Codex's way to say that

@@ -462,7 +462,7 @@ async def test_a_session_that_cannot_be_scored_stops_no_other(tmp_path: Path) ->
             yield a_session(TWO, ("Mend", [LS]))
 
     keeper = Keeper(opened, Settings())
-    await _keep_file(keeper, Odd(path=tmp_path / "x", format=CLAUDE_CODE), problems)
+    await _keep_file(keeper, Odd(path=tmp_path / "x", format=CLAUDE_CODE), (), problems)
     await opened.close()
     assert keeper.counts.kept + len(problems) == 2
     assert keeper.counts.kept >= 1
