@@ -164,7 +164,7 @@ _KEPT: dict[tuple[object, ...], Any] = {}
 async def kept(visit: Visit, read: Callable[[], Awaitable[T]], *about: object) -> T:
     """The result of `read`, read once for all who look within _KEPT_S. `about`: what it depends on
     besides the tenant."""
-    key = (time.time() // _KEPT_S, visit.runtime.opened.stores, visit.tenant, *about)
+    key = (time.time() // _KEPT_S, visit.runtime.opened.stores.runs, visit.tenant, *about)
     found = _KEPT.get(key) or await read()
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
