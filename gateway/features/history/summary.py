@@ -252,9 +252,9 @@ def hours_of(moment: float | None) -> str:
 
 
 def week_of(moment: float | None) -> str:
-    """The Monday of the week of a time, as an ISO date; "unknown" without a time."""
+    """The Monday of the week of a time, as an ISO date; without a time words, which sort before."""
     if moment is None:
-        return "unknown"
+        return "(no time in the log)"
     return iso(bucket_start(moment, "week"))[:10]
 
 

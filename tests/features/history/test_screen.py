@@ -579,6 +579,16 @@ def test_a_list_that_a_program_states_is_read(
     assert session["ending"]["open_items"] == left
 
 
+def test_calls_without_a_time_are_no_newest_week(home: Path, capsys: Capture) -> None:
+    """The weeks stand the newest first; what is of none stands below them."""
+    log = Log(1).user("Go.").answer("Done.")
+    for line in log.lines:
+        del line["timestamp"]
+    write_all([log, smooth()], home)
+    out = screen(capsys)
+    assert out.index("week of 2026-02-02") < out.index("(no time in the log)")
+
+
 def test_a_limit_is_proposed_that_few_sessions_would_have_met(home: Path, capsys: Capture) -> None:
     """One runaway among many: the line of config is accepted as it stands."""
     logs = [smooth(number) for number in range(2, 32)]
