@@ -20,6 +20,7 @@ _TABLE = read_toml(__package__, "sentence_words.toml")
 _COMMON = frozenset(_TABLE["common"].split())
 _DENIES = re.compile(_TABLE["denies"], re.VERBOSE)
 _ORDERS = re.compile(_TABLE["denies"] + _TABLE["orders"], re.VERBOSE)
+_ELSEWHERE = re.compile(_TABLE["elsewhere"])
 _ENDS = re.compile(_TABLE["ends"])
 _WORD = re.compile(_TABLE["word"])
 
@@ -70,8 +71,9 @@ def _compared(sentence: str) -> list[str]:
 
 
 def content_words(sentence: str) -> tuple[str, ...]:
-    """The words of a sentence that carry meaning, in lower case, each once; no numbers."""
-    return tuple(word for word in _words(sentence).content if any(map(str.isalpha, word)))
+    """The words of a sentence that carry meaning, in lower case, each once: no numbers, and none of
+    the common words of other languages."""
+    return tuple(word for word in _words(sentence).content if not _ELSEWHERE.fullmatch(word))
 
 
 def meaning(sentence: str) -> tuple[frozenset[str], bool]:

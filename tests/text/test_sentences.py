@@ -47,10 +47,10 @@ def test_opposites_and_other_wishes_are_not_joined(one: str, other: str) -> None
 
 
 def test_a_text_is_split_into_its_sentences_and_lines() -> None:
-    """A point within a number ends none."""
-    text = "Run 3.11 first. Then commit!\n\n- push it\n先测试。再提交\uff01"
+    """A point within a number or behind an abbreviation ends none."""
+    text = "Run 3.11 first, e.g. with uv. Then commit!\n\n- push it\n先测试。再提交\uff01"
     assert sentences(text) == [
-        "Run 3.11 first.",
+        "Run 3.11 first, e.g. with uv.",
         "Then commit!",
         "- push it",
         "先测试。",

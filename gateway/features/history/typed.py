@@ -68,15 +68,20 @@ class TypedAgain(Value):
 
     @property
     def wordings(self) -> list[Typed]:
-        """The newest sentence, then the shortest: one of each session, no words twice; the first
-        few. Of those that contradict each other the newest of each, the newest last."""
+        """The newest sentence, then the shortest, and last those that are nearly equal to a shorter
+        one: one of each session, no words twice; the first few. Of those that contradict each other
+        the newest of each, the newest last."""
         if self.contradict:
             return list(reversed(self.sentences[:WORDINGS]))
         by_session = {each.session.id: each for each in reversed(self.sentences)}
         by_words = {each.words.casefold(): each for each in by_session.values()}
-        ordered = sorted(by_words.values(), key=lambda each: each.at, reverse=True)
-        shortest = sorted(ordered[1:], key=lambda each: len(content_words(each.words)))
-        return [ordered[0], *shortest][:WORDINGS]
+        newest, *others = sorted(by_words.values(), key=lambda each: each.at, reverse=True)
+        chosen = list[Typed]()
+        again = list[Typed]()
+        for each in sorted(others, key=lambda each: len(content_words(each.words))):
+            known = any(nearly_equal(each.words, one.words) for one in chosen)
+            (again if known else chosen).append(each)
+        return [newest, *chosen, *again][:WORDINGS]
 
 
 def typed_by_project(readings: Iterable[SessionReading]) -> dict[str, list[TypedAgain]]:

@@ -112,6 +112,15 @@ def test_the_shortest_wordings_follow_the_newest(home: Path, capsys: Capture) ->
     assert f'"{long} red"' not in typed
 
 
+def test_nearly_equal_wordings_give_way_to_others(home: Path, capsys: Capture) -> None:
+    """A sentence that says something else is shown before the fourth way to write the first."""
+    same = ("commit and push", "please commit, push", "yes, commit, then push", "commit push now")
+    sessions(home, "commit, push and open a draft PR", *same, "do we commit and push it here?")
+    typed = printed(capsys, "typed")
+    draft = typed.index('"commit, push and open a draft PR"')
+    assert typed.index('"commit push now"') < draft < typed.index('"please commit, push"')
+
+
 WORDS = st.sampled_from(["draft", "pr", "branch", "main", "push", "test", "lint", "footer", "blue"])
 
 
@@ -210,7 +219,7 @@ def test_secrets_are_masked(home: Path, capsys: Capture) -> None:
         (
             "please fix: the count is off vs. the log. When a file is removed, the value of "
             "totalCommitted is computed without it and too high. This is an error.",
-            ["please fix: the count is off vs.", "the log."],
+            ["please fix: the count is off vs. the log."],
         ),
         (
             "Please remove the helper readAll() from the two modules that still have it now.",
@@ -221,6 +230,7 @@ def test_secrets_are_masked(home: Path, capsys: Capture) -> None:
             ["Nie direkt auf main pushen!", "Erst die Tests."],
         ),
         ("不要直接推送到主分支。先运行测试。", ["不要直接推送到主分支。", "先运行测试。"]),
+        ("把PR合并到main\uff0c然后测试。", ["把PR合并到main\uff0c然后测试。"]),
         (
             "¿Puedes abrir un PR? No hagas push a main.",
             ["¿Puedes abrir un PR?", "No hagas push a main."],
@@ -249,6 +259,33 @@ def test_other_languages_are_listed_alike(
     assert shared in out
     assert f'"{one}"' in out
     assert f'"{two}"' in out
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("Kannst du dir die Anmeldung ansehen?", "kannst du die alte Tabelle löschen?"),
+        ("La página es muy lenta.", "El botón es muy pequeño en el móvil."),
+        ("La page est trop lente.", "Le bouton est trop petit, c'est la même chose."),
+        ("你可以看一下登录页面吗\uff1f", "你可以删除那个旧的表吗\uff1f"),
+        ("请为这个写一个测试", "运行测试"),
+        ("ページが遅すぎます。", "フィルターが間違っています。"),
+    ],
+)
+def test_common_words_of_other_languages_join_nothing(
+    one: str, two: str, home: Path, capsys: Capture
+) -> None:
+    """Articles, pronouns, auxiliaries and endings say nothing, as in English; and a word of two
+    signs is one word."""
+    sessions(home, one, two)
+    assert main(["history", "typed"]) == 2
+    assert "nothing was typed in several sessions" in capsys.readouterr().err
+
+
+def test_words_beside_a_script_without_spaces_are_words(home: Path, capsys: Capture) -> None:
+    """A name in Latin letters needs no space beside it there."""
+    sessions(home, "先にlintを実行、次にbuild", "lintとbuildを先に")
+    assert "1. about build, lint: 2 sentences in 2 sessions" in printed(capsys, "typed")
 
 
 def acts(*lines: str) -> Log:
