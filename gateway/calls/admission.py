@@ -19,15 +19,13 @@ from msgspec import json, structs
 
 from gateway.budget_interface import CallBody, CallSubject, Guard, Refused
 from gateway.calls.call import Call
-from gateway.calls.own_response import OwnResponse, answer_text, with_status
-from gateway.config.control import Ending
+from gateway.calls.own_response import OwnResponse, own_answer, with_status
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.decision import Decision
 from gateway.conversations.in_memory import ConversationIndex
 from gateway.core.steer import NO_ADVICE, Advice
 from gateway.core.trouble import Act
-from gateway.dialects.own_answers import is_structured
-from gateway.errors import CAN_RAISE, ON_TROUBLE, STOPPED, UNANSWERED, RunRefused
+from gateway.errors import ON_TROUBLE, UNANSWERED, RunRefused
 from gateway.holds import end_question, pause_error, stop_error
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
@@ -38,12 +36,6 @@ from gateway.stores.controls import GATEWAY, Control, OpenQuestion
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
-from gateway.wire.echo import OWN_ANSWER
-from gateway.wire.messages import content_text
-
-# After so many of the gateway's own final answers in a request's history its agent gets an error:
-# an agent that takes no answer for the end would call for ever.
-_IGNORED_ANSWERS = 2
 
 _MOST_WORDS = 500  # of an alarm in the reason of a stop
 
@@ -84,7 +76,8 @@ class Admissions:
             error = refused.error
             ending = refused.ending
             if refused.reports:
-                report = _report(call)
+                transcript = call.request.transcript
+                report = report_of(transcript[_subject(call).agent.since :] or transcript)
         except RunRefused as held:
             error = held
             ending = "error"
@@ -95,7 +88,7 @@ class Admissions:
         if call.exchange.response.begun:
             ending = "answer"  # its status is sent
         call.not_sent()
-        return _answer(call, with_status(error, control.stop_status), ending, report=report)
+        return own_answer(call, with_status(error, control.stop_status), ending, report=report)
 
     async def extend(self, call: Call, model: str) -> bool:
         """Whether another model may be asked for the call instead."""
@@ -255,39 +248,6 @@ class Admissions:
             ask=ask,
             note=call.note_reason,
         )
-
-
-def _report(call: Call) -> str:
-    transcript = call.request.transcript
-    return report_of(transcript[_subject(call).agent.since :] or transcript)
-
-
-def _answer(call: Call, error: RunRefused, ending: Ending, report: str) -> OwnResponse | None:
-    request = call.request
-    said = error.message.removeprefix(STOPPED).removesuffix(CAN_RAISE)
-    call.note_reason(f"{error.label}: {said}{error.go_on}")
-    exchange = call.exchange
-    exchange.notes["refused"] = error.code
-    _log.info(
-        "call not sent", reason=error.message, code=error.code, request_id=exchange.request.id
-    )
-    # Those in results are of its sub-agents.
-    own = [each for each in request.transcript if each.get("role") == "assistant"]
-    ended = sum(content_text(each.get("content")).startswith(OWN_ANSWER) for each in own)
-    ignored = ended >= _IGNORED_ANSWERS
-    # Whether a stream or JSON is expected is in the body.
-    if ending == "error" or ignored or request.opaque or is_structured(request.body):
-        raise error
-    exchange.response.error = error.label
-    number = exchange.request.id.removeprefix("req-")
-    text = answer_text(error.message, report)
-    content = request.dialect.own_answer(request, text, number, at=int(time.time()))
-    stream = b""
-    if request.stream:
-        stream = request.dialect.stream_type
-    if content.startswith(b"["):  # Gemini's arrays are JSON
-        stream = b""
-    return OwnResponse(content, stream=stream, code=error.code or "")
 
 
 async def _follow_sub_agent(services: Services, decision: Decision) -> None:

@@ -15,9 +15,8 @@ from gateway.core.edits import Edit
 from gateway.steering.identity import MatchKind
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.model_costs import lost_usd
-from gateway.upstream.tokens import tokens_of
 from gateway.values import FieldDict
-from gateway.wire.usage import Loss, TokenUsage
+from gateway.wire.usage import Loss, TokenUsage, tokens_of
 
 if TYPE_CHECKING:
     from gateway.calls.call import Call

@@ -14,7 +14,8 @@ from gateway.core.ledger.session import SessionLedger
 from gateway.core.scoring.scorer import NOT_JUDGED, Judged
 from gateway.core.step import Step
 from gateway.steering.guidance.situation import READER
-from gateway.steering.transcript.content import asks_user, read_content
+from gateway.steering.transcript.asks_user import asks_user
+from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.steps import Draft, StepChange, StepReader
 from gateway.wire.echo import OWN_ANSWER
 

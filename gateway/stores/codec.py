@@ -10,7 +10,6 @@ from typing import Any, get_type_hints
 import msgspec
 import orjson
 
-from gateway.stores.controls import Stop, held, stop_of
 from gateway.stores.learning import READER, TITLE, DecisionRow
 from gateway.stores.records import (
     CallRow,
@@ -21,6 +20,7 @@ from gateway.stores.records import (
     StepReadings,
     StepRow,
 )
+from gateway.stores.stopped_by import Stop, held, stop_of
 from gateway.stores.totals import HAND_OVER, ExperimentRun, RunRecord, RunTotals
 from gateway.values import FieldDict, T, Texts, by_name
 from gateway.wire.coerce import as_json_value

@@ -12,9 +12,9 @@ from gateway.core.fsm import FSMState
 from gateway.data_files import read_toml
 from gateway.steering.experiments import MODES
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores.controls import STOPPERS
 from gateway.stores.records import IMPORTED
 from gateway.stores.severity import SEVERITY_WORDS
+from gateway.stores.stopped_by import STOPPERS
 from gateway.values import Fields, Value, frozen
 
 OUTCOMES = ("success", "failure", "other")

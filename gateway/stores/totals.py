@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.controls import Stop
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 from gateway.stores.severity import SEVERITY_WORDS, Severity, by_word, run_severity, severity_of
+from gateway.stores.stopped_by import Stop
 from gateway.values import FieldDict, Value
 
 RULES = "e3"  # the source of the universal rules, which are the same in every run

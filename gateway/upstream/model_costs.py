@@ -7,8 +7,8 @@ from typing import Protocol
 
 from gateway.data_files import read_toml
 from gateway.hooks import given
-from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Texts, frozen
+from gateway.wire.usage import tokens_of
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]

@@ -1,6 +1,9 @@
-"""Token usage in the forms of all dialects, as one value."""
+"""Token usage in the forms of all dialects: as one value, and by the rates it is charged at."""
+
+from math import inf
 
 from gateway.values import Fields, Value
+from gateway.wire.coerce import as_number
 
 # The names of the two sums. Source: OpenAI's APIs, Anthropic's, Bedrock's `Converse`, Gemini's.
 INPUT = ("prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount")
@@ -43,6 +46,40 @@ def token_usage(usage: Fields | None) -> TokenUsage:
     )
 
 
+def tokens_of(usage: Fields) -> dict[str, int]:
+    """The tokens of a `usage` object by the rate they are charged at, each once. OpenAI's
+    forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
+    not positive numbers are read as 0; never raises."""
+    prompt = _positive(usage, *INPUT)
+    completion = _positive(usage, *OUTPUT)
+    input_details = first_mapping(usage, "prompt_tokens_details", "input_tokens_details")
+    output_details = first_mapping(usage, "completion_tokens_details", "output_tokens_details")
+    read = _positive(usage, "cache_read_input_tokens") or _positive(input_details, "cached_tokens")
+    written = _positive(usage, "cache_creation_input_tokens") or _positive(
+        input_details, "cache_creation_tokens", "cache_write_tokens"
+    )
+    by_lifetime = first_mapping(input_details, "cache_creation_token_details") or first_mapping(
+        usage, "cache_creation"
+    )
+    written_1h = min(written, _positive(by_lifetime, "ephemeral_1h_input_tokens"))
+    audio_input = _positive(input_details, "audio_tokens")
+    audio_output = _positive(output_details, "audio_tokens")
+    reasoning = min(completion, _positive(output_details, "reasoning_tokens"))
+    charged_apart = audio_input
+    if "prompt_tokens" in usage or "cache_read_input_tokens" not in usage:  # not Anthropic's form
+        charged_apart += read + written
+    return {
+        "input": max(0, prompt - charged_apart),
+        "output": max(0, completion - reasoning - audio_output),
+        "cache_read": read,
+        "cache_write": written - written_1h,
+        "cache_write_1h": written_1h,
+        "audio_input": audio_input,
+        "reasoning": reasoning,
+        "audio_output": audio_output,
+    }
+
+
 def _input(usage: Fields) -> int | None:
     total = _count(usage, *INPUT)
     if total is None or "prompt_tokens" in usage:
@@ -58,6 +95,12 @@ def _count(values: Fields, *names: str) -> int | None:
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None
+
+
+def _positive(holder: Fields, *names: str) -> int:
+    """The first positive count among `names`; 0 when there is none."""
+    values = (as_number(holder.get(name), 0.0) for name in names)
+    return next((int(value) for value in values if 0 < value < inf), 0)
 
 
 def first_mapping(values: Fields, *names: str) -> Fields:

@@ -14,7 +14,7 @@ from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.features.budgets.accounts import AccountKey
 from gateway.process.running_gateways import state_database
-from gateway.stores.controls import as_command
+from gateway.stores.stopped_by import as_command
 from steering_gateway_testing.many_runs import write_runs
 from steering_gateway_testing.store_conformance.budgets import kept_budgets
 

@@ -10,7 +10,8 @@ from gateway.errors import CAN_RAISE, NO_RETRY, STOPPED, BudgetExceeded, RateLim
 from gateway.features.budgets.accounts import STORE_AWAY, Account
 from gateway.features.budgets.settings import BudgetSettings
 from gateway.features.budgets.which_apply import BudgetStatus, figure, window
-from gateway.stores.controls import RAISE_IT, OpenQuestion, as_command
+from gateway.stores.controls import OpenQuestion
+from gateway.stores.stopped_by import RAISE_IT, as_command
 from gateway.text.formatting import amount
 from gateway.values import FieldDict
 

@@ -4,15 +4,11 @@ import re
 
 from gateway.features.history.session import Session
 from gateway.steering.evidence.commands import parsed
-from gateway.steering.transcript.content import (
-    QUESTION_MARKS,
-    read_calls,
-    read_content,
-    read_reasoning,
-)
-from gateway.upstream.tokens import tokens_of
+from gateway.steering.transcript.asks_user import QUESTION_MARKS
+from gateway.steering.transcript.content import read_calls, read_content, read_reasoning
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_list, as_mapping, as_text, text_at
+from gateway.wire.usage import tokens_of
 
 _LIST = re.compile(r'"(todos|todo_?[lL]ist|task_list|task_progress|taskId|plan(?="\s*:\s*\[))"\s*:')
 """The arguments that hold a list of things to do, whatever the name of the tool."""

@@ -33,10 +33,10 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
-from gateway.text.typed_sentences import typed_sentences
+from gateway.text.typed_not_pasted import typed_sentences
 from gateway.upstream.model_costs import capabilities
-from gateway.upstream.tokens import tokens_of
 from gateway.values import Fields, Value
+from gateway.wire.usage import tokens_of
 
 
 def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:

@@ -18,7 +18,7 @@ from gateway.features.history.sub_agent_orders import names_of, root_of
 from gateway.stores.usage import bucket_start
 from gateway.text.formatting import iso
 from gateway.text.sentences import is_english
-from gateway.text.typed_sentences import typed_sentences
+from gateway.text.typed_not_pasted import typed_sentences
 from gateway.values import Value
 
 _NO_MODEL = "no model in the log"

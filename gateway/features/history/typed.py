@@ -20,7 +20,7 @@ from gateway.features.history.reading import SessionReading
 from gateway.features.history.session import HumanTurn, Session
 from gateway.text.formatting import iso_or_none
 from gateway.text.sentences import content_words, meaning, nearly_equal, singular
-from gateway.text.typed_sentences import TABLE, typed_sentences
+from gateway.text.typed_not_pasted import TABLE, typed_sentences
 from gateway.values import FieldDict, Value
 
 MOST_TYPED = 10  # entries of one project

@@ -10,6 +10,7 @@ from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.features.pages import (
     health,
+    login,
     now,
     over_time,
     pages,
@@ -50,9 +51,9 @@ PAGES = (
     PageRoute("/dashboard/patterns/{pattern_id:path}", patterns.show_one, TenantParameter),
     PageRoute(
         "/dashboard/login",
-        pages.show_login,
-        pages.LoginParameters,
-        change=pages.log_in,
+        login.show_login,
+        login.LoginParameters,
+        change=login.log_in,
         public=True,
     ),
     PageRoute(
@@ -61,7 +62,7 @@ PAGES = (
         change=runs.answer_by_link,
         public=True,
     ),
-    PageRoute("/dashboard/logout", change=pages.log_out, public=True),
+    PageRoute("/dashboard/logout", change=login.log_out, public=True),
     PageRoute("/dashboard/static/{name}", pages.show_static, pages.FileParameters, public=True),
 )
 _UNKNOWN = PageRoute("/dashboard/{rest:path}", pages.unknown_page)

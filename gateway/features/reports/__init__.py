@@ -2,7 +2,7 @@
 steering, and a week in figures. The figures come from records of runs."""
 
 OFFERS = (
-    "api:current_pilot",
+    "pilot:current_pilot",
     "week:monday_of",
     "week:read_week",
 )

@@ -1,14 +1,12 @@
 """`/api/experiments` and `/api/routing`: reports on experiments, and outcomes by workload."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import PathText, TenantParameter
 from gateway.errors import NotFound
 from gateway.features.reports.experiment import report
-from gateway.features.reports.pilot import PilotReport, pilot_report
+from gateway.features.reports.pilot import PilotReport, current_pilot
 from gateway.features.reports.results import ExperimentReport
 from gateway.runtime import Runtime
 from gateway.steering.experiments import MODES
@@ -90,19 +88,6 @@ async def get_pilot(request: ApiRequest[TenantParameter]) -> ApiResponse:
     if found is None:
         raise NotFound("there is no pilot; `gateway pilot start` begins one")
     return ApiResponse(found)
-
-
-async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | None:
-    """The report on the newest pilot, over a tenant's runs or all; None without one."""
-    pilot = None
-    if runtime.opened.workloads:
-        pilot = runtime.opened.workloads.pilot
-    if pilot is None or tenant not in (None, pilot.runs.tenant or tenant):
-        return None
-    runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
-    applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
-    pilot = replace(pilot, applied=applied, salt="")
-    return await off_loop(pilot_report, pilot, runs, time.time())
 
 
 RoutingReport = shape(

@@ -1,16 +1,27 @@
-"""The report of one experiment, from its runs."""
+"""The report of one experiment, from its runs, and whether chance can have divided them so."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from math import erfc, exp, sqrt
 from typing import Literal, get_args
 
 from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.features.reports.rates import Sample, newcombe, rate_of, sample_ratio
-from gateway.features.reports.results import Arm, Comparison, ExperimentReport, caveats_of
+from gateway.features.reports.rates import Sample, newcombe, rate_of
+from gateway.features.reports.results import (
+    Arm,
+    Comparison,
+    ExperimentReport,
+    SampleRatio,
+    caveats_of,
+)
 from gateway.steering.experiments import MODES
 from gateway.stores.severity import WARN_COMPOSITE
 from gateway.stores.totals import ExperimentRun
 from gateway.values import FieldDict
+
+# Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
+# al., KDD 2019), low because the check is repeated.
+SUSPICIOUS_P = 0.001
 
 Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
 
@@ -122,3 +133,41 @@ def _compare(arm: str, treated: RunGroup, baseline: str, control: RunGroup) -> C
         steps=ratio("steps"),
         others={"duration_s": ratio("duration_s"), "interventions": ratio("interventions")},
     )
+
+
+def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
+    """Pearson's chi-square test of the units per arm against the shares they were drawn with. An
+    arm without a share should have no units. None without units or with only one arm."""
+    arms = [
+        arm
+        for arm in dict.fromkeys((*shares, *observed))
+        if shares.get(arm, 0) > 0 or observed.get(arm)
+    ]
+    total = sum(observed.values())
+    whole = sum(shares.values())
+    if not total or not whole or len(arms) < 2:
+        return None
+    expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
+    counts = {arm: observed.get(arm, 0) for arm in arms}
+    statistic = None
+    p_value = 0.0
+    if all(expected[arm] or not counts[arm] for arm in arms):
+        squares = ((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
+        statistic = sum(squares)
+        p_value = chi_square_tail(statistic, len(arms) - 1)
+    return SampleRatio(
+        expected=expected,
+        observed=counts,
+        chi_square=statistic,
+        degrees=len(arms) - 1,
+        p_value=p_value,
+        suspicious=p_value < SUSPICIOUS_P,
+    )
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """The probability of a larger chi-square with one degree of freedom, or with the two of three
+    arms: there are no more."""
+    if degrees == 1:
+        return erfc(sqrt(statistic / 2))
+    return exp(-statistic / 2)

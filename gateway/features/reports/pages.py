@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from gateway.api.params import TenantParameter, Text, naming
 from gateway.features.pages.pages import Page, PageRoute, Visit, kept
 from gateway.features.reports.api import (
-    current_pilot,
     experiment_report,
     experiments,
 )
+from gateway.features.reports.pilot import current_pilot
 from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week

@@ -1,12 +1,13 @@
 """Results of a pilot, with a verdict that holds however often it is looked at. Up to the first act
 both arms are treated alike: only units with an act are compared, each by its first such run."""
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, takewhile
 from math import inf, log, sqrt
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
@@ -16,8 +17,12 @@ from gateway.reporting.statistics import e_values
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE
 from gateway.stores.totals import ExperimentRun
+from gateway.tasks import off_loop
 from gateway.text.formatting import iso
 from gateway.values import frozen
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 # E-values of a verdict: where acting does not help, *steer* has one chance in 20 at most, ever;
 # where it helps by MATTERS or more, *only watch* one in 10.
@@ -107,6 +112,19 @@ def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> Pi
         results=report(pilot.id, units, shares={"on": 0.5, "shadow": 0.5}),
         notes=tuple(_notes(units, len(every) - len(runs), now)),
     )
+
+
+async def current_pilot(runtime: "Runtime", tenant: str | None) -> PilotReport | None:
+    """The report on the newest pilot, over a tenant's runs or all; None without one."""
+    pilot = None
+    if runtime.opened.workloads:
+        pilot = runtime.opened.workloads.pilot
+    if pilot is None or tenant not in (None, pilot.runs.tenant or tenant):
+        return None
+    runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
+    applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
+    pilot = replace(pilot, applied=applied, salt="")
+    return await off_loop(pilot_report, pilot, runs, time.time())
 
 
 def pilot_change(

@@ -1,17 +1,13 @@
-"""Success rates: intervals, differences, and a test that units were divided as configured."""
+"""Success rates: their intervals and differences."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import erfc, exp, hypot, sqrt
+from math import hypot
 
 from gateway.reporting.statistics import wilson
 from gateway.values import frozen
-
-# Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
-# al., KDD 2019), low because the check is repeated.
-SUSPICIOUS_P = 0.001
 
 
 @frozen
@@ -33,18 +29,6 @@ class Difference:
     low: float  # lower end of the 95 % interval
     high: float  # upper end of it
     design_effect: float = 1.0  # how much runs of one unit resemble each other; 1 = all independent
-
-
-@frozen
-class SampleRatio:
-    """Test that the arms have their shares of the units."""
-
-    expected: Mapping[str, float]  # units by arm, by the shares
-    observed: Mapping[str, int]  # units by arm
-    chi_square: float | None  # test value; None when an arm has units but no share
-    degrees: int  # of freedom of the test
-    p_value: float  # probability of such a deviation by chance
-    suspicious: bool  # p below 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,38 +93,3 @@ def design_effect(sample: Sample) -> float:
     between = sum((sum(runs) - rate * len(runs)) ** 2 for runs in units.values())
     variance = between * count / (count - 1) / trials**2
     return max(1.0, variance / (rate * (1 - rate) / trials))
-
-
-def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
-    """Pearson's chi-square test of the units per arm against the shares they were drawn with. An
-    arm without a share should have no units. None without units or with only one arm."""
-    named = dict.fromkeys((*shares, *observed))
-    arms = [arm for arm in named if shares.get(arm, 0) > 0 or observed.get(arm)]
-    total = sum(observed.values())
-    whole = sum(shares.values())
-    if not total or not whole or len(arms) < 2:
-        return None
-    expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
-    counts = {arm: observed.get(arm, 0) for arm in arms}
-    statistic = None
-    p_value = 0.0
-    if all(expected[arm] or not counts[arm] for arm in arms):
-        squares = ((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
-        statistic = sum(squares)
-        p_value = chi_square_tail(statistic, len(arms) - 1)
-    return SampleRatio(
-        expected=expected,
-        observed=counts,
-        chi_square=statistic,
-        degrees=len(arms) - 1,
-        p_value=p_value,
-        suspicious=p_value < SUSPICIOUS_P,
-    )
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The probability of a larger chi-square with one degree of freedom, or with the two of three
-    arms: there are no more."""
-    if degrees == 1:
-        return erfc(sqrt(statistic / 2))
-    return exp(-statistic / 2)

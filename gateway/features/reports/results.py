@@ -6,7 +6,7 @@ from math import ceil
 
 from gateway.data_files import read_toml
 from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
-from gateway.features.reports.rates import Difference, Rate, SampleRatio
+from gateway.features.reports.rates import Difference, Rate
 from gateway.stores.totals import ExperimentRun
 from gateway.values import FieldDict, frozen
 
@@ -55,6 +55,18 @@ class Comparison:
     tokens: AmountRatio | None  # of a run
     steps: AmountRatio | None  # of a run
     others: Mapping[str, AmountRatio | None]  # of `duration_s` and of `interventions`
+
+
+@frozen
+class SampleRatio:
+    """Test that the arms have their shares of the units."""
+
+    expected: Mapping[str, float]  # units by arm, by the shares
+    observed: Mapping[str, int]  # units by arm
+    chi_square: float | None  # test value; None when an arm has units but no share
+    degrees: int  # of freedom of the test
+    p_value: float  # probability of such a deviation by chance
+    suspicious: bool  # p below 0.001
 
 
 @frozen

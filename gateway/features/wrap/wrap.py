@@ -41,9 +41,10 @@ from gateway.features.wrap.own_gateway import (
 from gateway.hooks import features
 from gateway.process.running_gateways import running_gateways, state_database
 from gateway.steering.transcript.user_words import title_of
-from gateway.stores.controls import GATEWAY, Control, Stop
+from gateway.stores.controls import GATEWAY, Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
+from gateway.stores.stopped_by import Stop
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
@@ -305,7 +306,7 @@ def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:
     """The state of the pilot that the runs take part in; empty for none."""
     if "reports" not in features():
         return ""
-    from gateway.features.reports.api import current_pilot
+    from gateway.features.reports.pilot import current_pilot
 
     found = None
     with suppress(StoreError, TimeoutError):  # the command's exit status counts

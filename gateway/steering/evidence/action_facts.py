@@ -31,7 +31,8 @@ from gateway.steering.evidence.results import (
     sameness,
     says_no,
 )
-from gateway.steering.transcript.content import asks_user, is_turned_down
+from gateway.steering.transcript.asks_user import asks_user
+from gateway.steering.transcript.content import is_turned_down
 from gateway.steering.transcript.text_protocols import is_loop_note
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions

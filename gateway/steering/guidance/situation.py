@@ -21,7 +21,7 @@ from gateway.data_files import read_text
 from gateway.steering.evidence.action_facts import describe, describe_action
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.outcomes import decisive_line, is_bare
-from gateway.steering.transcript.content import asks_user
+from gateway.steering.transcript.asks_user import asks_user
 from gateway.steering.word_lists import word_list
 
 TEXT_CHARS = 4_000

@@ -8,9 +8,6 @@ from math import inf, nextafter
 
 from msgspec import structs
 
-from gateway.stores import (
-    severity,
-)
 from gateway.stores.codec import (
     EXPERIMENT_RUN,
     INJECTIONS,
@@ -24,7 +21,7 @@ from gateway.stores.codec import (
     run_of,
     step_of,
 )
-from gateway.stores.filters import FACET_RUNS, LIVE, OUTCOMES, Facets, RunFilter
+from gateway.stores.filters import FACET_RUNS, OUTCOMES, Facets, RunFilter
 from gateway.stores.health import (
     COSTS,
     HEALTH_RUNS,
@@ -51,6 +48,7 @@ from gateway.stores.lists import (
 from gateway.stores.protocols import PruneReport, StoreError
 from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
+from gateway.stores.severity import WARN_COMPOSITE, by_word
 from gateway.stores.sql.engine import (
     STEPS_AT_ONCE,
     Connection,
@@ -62,6 +60,7 @@ from gateway.stores.sql.engine import (
     record_of,
 )
 from gateway.stores.sql.retention import Removal
+from gateway.stores.sql.under_way import STEPS_WITHOUT_CONTENT, live_runs
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.totals import AT_ONCE, ExperimentRun
 from gateway.stores.traces import RunTrace
@@ -83,27 +82,8 @@ SORTS = {
     "peak": "r.composite_peak",
 }
 _STEPS = ", ".join(STEP_COLUMNS)
-_STEPS_WITHOUT_CONTENT = ", ".join(["NULL" if name == "content" else name for name in STEP_COLUMNS])
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
 _CONVERSATION = names(ConversationSummary, "runs")
-_NEWEST_STEP = f"""
-SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
-ORDER BY step_index DESC LIMIT 1
-"""
-# Read from the newest step back to the first one that is not stuck.
-_CALM = """
-SELECT step_index FROM steps WHERE run_pk = :pk AND (composite IS NULL OR NOT EXISTS (
-    SELECT 1 FROM {fired} WHERE value <> '{length}'
-)) AND step_index BETWEEN 0 AND :newest ORDER BY step_index DESC LIMIT 1
-"""
-_GUIDANCE = f"""
-SELECT {INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'
-ORDER BY step_index DESC, ordinal DESC LIMIT 1
-"""
-_SPENT = """
-SELECT count(*), sum(CAST({cost} AS DOUBLE PRECISION)) FROM steps
-WHERE run_pk = :pk AND at >= :since AND call IS NOT NULL
-"""
 _FLOATS = ("overhead_ms", "latency_s")
 _EXPRESSIONS = {
     "total_runs": "count(*)",
@@ -111,7 +91,7 @@ _EXPRESSIONS = {
     "success_runs": "count(*) FILTER (WHERE r.outcome = 'success')",
     "failure_runs": "count(*) FILTER (WHERE r.outcome = 'failure')",
     "runs_with_fires": "count(*) FILTER (WHERE r.counts -> 'fired' <> '{}')",
-    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {severity.WARN_COMPOSITE})",
+    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {WARN_COMPOSITE})",
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
@@ -228,7 +208,7 @@ class RunStore:
         included."""
         condition, values = where(RunFilter(tenant=tenant), self._forms)
         run = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE r.id = :id AND {condition}"
-        steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
+        steps = f"SELECT {_STEPS if content else STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {INJECTIONS} FROM injections {_WINDOW}, ordinal"
         if limit is None:
             last = MAX_INT
@@ -312,7 +292,7 @@ class RunStore:
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
         """The runs that have neither ended nor an outcome, that of the newest call first."""
-        return await self._engine.view(partial(_live_runs, query, self._forms))
+        return await self._engine.view(partial(live_runs, query, self._forms))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
         """Calls and runs summed by time, in order of time and name, without empty buckets and
@@ -433,50 +413,10 @@ async def _summarize(
         cached_share=ratio(sums["cached_tokens"], sums["input_tokens"]),
         fires=counters.get("fired", {}),
         states={name: n for name, n in counters.get("states", {}).items() if n},
-        steps_by_severity=severity.by_word(counters.get("severity", {})),
-        runs_by_severity=severity.by_word(found.severity_runs),
+        steps_by_severity=by_word(counters.get("severity", {})),
+        runs_by_severity=by_word(found.severity_runs),
         severity_runs=found.severity_runs,
         by_agent=tuple([agent_health(*row) for row in by_agent]),
         recent=tuple([recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),
     )
-
-
-async def _live_runs(
-    query: LiveQuery, forms: SqlForms, connection: Connection
-) -> tuple[LiveRun, ...]:
-    wanted = RunFilter(tenant=query.tenant, since=query.begun, mode=LIVE)
-    condition, values = where(wanted, forms)
-    sql = f"""
-        SELECT {RUN}, r.pk FROM {RUNS}
-        WHERE {condition} AND r.ended_at IS NULL
-            AND r.outcome IS NULL AND r.updated_at >= :seen
-        ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
-    """
-    rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
-    spent = _SPENT.format(cost=forms.member("call", "cost_usd"))
-    calm = _CALM.format(fired=forms.elements("readings", "fired"), length=severity.LENGTH_MONITOR)
-    live = []
-    for *row, pk in rows:
-        run = run_of(row)
-        stuck = 0
-        ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
-        step = await connection.row(_NEWEST_STEP, pk=pk)
-        newest = None
-        if step:
-            newest = step_of(run.id, step)
-        if newest is not None and newest.fired:
-            last = await connection.value(calm, pk=pk, newest=newest.step_index)
-            stuck = newest.step_index - (-1 if last is None else last)
-        guidance = await connection.row(_GUIDANCE, pk=pk)
-        live.append(
-            LiveRun(
-                run=run,
-                newest=newest,
-                stuck_steps=stuck,
-                guidance=injection_of(run.id, guidance) if guidance else None,
-                spent_usd=usd,
-                recent_calls=calls,
-            )
-        )
-    return tuple(live)

@@ -22,7 +22,7 @@ from gateway.features.alerts.rules import (
 from gateway.features.alerts.settings import AlertRuleSettings, AlertSettings
 from gateway.features.alerts.when_sent import due_at
 from gateway.observability.metrics import Metrics
-from gateway.stores.controls import Stop
+from gateway.stores.stopped_by import Stop
 from gateway.stores.totals import HAND_OVER, RunRecord, RunTotals
 from gateway.stores.under_way import LiveRun
 from gateway.stores.watched import Incident, StoreHealth

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.stores.controls import STOPPERS
+from gateway.stores.stopped_by import STOPPERS
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.control_plane import CONTROL
 from steering_gateway_testing.patience import until

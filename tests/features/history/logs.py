@@ -10,7 +10,7 @@ from gateway.features.history.find import Found, named
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.tokens import tokens_of
+from gateway.wire.usage import tokens_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -14,7 +14,7 @@ from gateway.cli import main
 from gateway.features.history.find import named
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.tokens import tokens_of
+from gateway.wire.usage import tokens_of
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}

@@ -18,7 +18,7 @@ from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.tokens import tokens_of
+from gateway.wire.usage import tokens_of
 from tests.features.history.logs import acts
 
 LOGS = Path(__file__).parent / "logs"

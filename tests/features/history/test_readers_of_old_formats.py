@@ -12,7 +12,7 @@ from gateway.features.history.find import at_home, identify
 from gateway.features.history.log_file import LogFile
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
-from gateway.upstream.tokens import tokens_of
+from gateway.wire.usage import tokens_of
 from tests.features.history.logs import counts, read, sessions, write_files
 
 SPECSTORY = Path(__file__).parent / "logs" / "specstory"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.cli import main
 from gateway.features.history.session import Session
 from gateway.features.history.typed import typed_again
-from gateway.text.typed_sentences import typed_sentences
+from gateway.text.typed_not_pasted import typed_sentences
 from steering_gateway_testing.claude_code_sessions import INTERRUPTED, REJECTED, Log
 from steering_gateway_testing.diffs import APPLY
 from steering_gateway_testing.patience import run_to_end

@@ -18,7 +18,7 @@ from gateway.features.prices.price_list import LIST_NAME, PriceList
 from gateway.upstream import model_costs as models
 from gateway.upstream.model_costs import RATE_KEYS, ModelInfo, ModelList, charge, lost_usd
 from gateway.upstream.token_estimates import estimated_usage
-from gateway.upstream.tokens import tokens_of
+from gateway.wire.usage import tokens_of
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},

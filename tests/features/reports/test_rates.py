@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.features.reports.rates import (
-    Sample,
-    chi_square_tail,
-    design_effect,
-    newcombe,
-    rate_of,
-    sample_ratio,
-)
+from gateway.features.reports.experiment import chi_square_tail, sample_ratio
+from gateway.features.reports.rates import Sample, design_effect, newcombe, rate_of
 from gateway.reporting.statistics import wilson
 from gateway.steering.experiments import MODES
 

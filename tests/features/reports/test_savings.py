@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.features.reports.savings import Saving, savings
-from gateway.stores.controls import Stop
+from gateway.stores.stopped_by import Stop
 from gateway.stores.totals import ExperimentRun
 from tests.features.reports.builders import a_run
 

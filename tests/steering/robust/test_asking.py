@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.transcript.content import asks_user
+from gateway.steering.transcript.asks_user import asks_user
 
 
 @pytest.mark.parametrize(

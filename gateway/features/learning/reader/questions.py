@@ -11,7 +11,7 @@ from gateway.features.learning.gate import form
 from gateway.steering.transcript.message_kinds import is_plan
 from gateway.stores.learning import KINDS
 from gateway.text.secrets import mask_secrets
-from gateway.text.typed_sentences import typed_sentences
+from gateway.text.typed_not_pasted import typed_sentences
 from gateway.values import Texts, Value
 
 MOST_TYPED = 2000  # characters of a message that are shown

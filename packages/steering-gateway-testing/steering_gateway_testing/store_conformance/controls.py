@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.errors import ON_TROUBLE
-from gateway.stores.controls import GATEWAY, Control, Stop
+from gateway.stores.controls import GATEWAY, Control
 from gateway.stores.filters import ANY, STOPPED_BY, RunFilter
 from gateway.stores.lists import PageRequest
+from gateway.stores.stopped_by import Stop
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import START, TENANT, a_call
 
