@@ -5,14 +5,15 @@ from argparse import Namespace
 from collections import Counter
 from typing import Any
 
+from gateway.auth.keys import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.commands.declared import declare
 from gateway.commands.store import answer, confirmed, kept
 from gateway.config import Settings
-from gateway.features.learning import forgetting
 from gateway.features.learning.worker import open_learner
 from gateway.hooks import given
 from gateway.stores.records import CallRecord
+from gateway.stores.sql import erase
 from gateway.tasks import on_disk
 from gateway.values import FieldDict
 
@@ -53,19 +54,21 @@ async def forget(
     owners = set[str]()
     live = [0]
     while live:
-        found = await forgetting.find(engine, tenant, name, person=person)
+        found = await erase.find(
+            engine, tenant, name, person=person, owner=tenant or DEFAULT_TENANT
+        )
         known.update(row[1] for row in found)
         live = [row[0] for row in found if row[2] > 0][:_AT_ONCE]
-        for owner, run in await forgetting.runs_of(engine, live, name if person else None):
+        for owner, run in await erase.runs_of(engine, live, name if person else None):
             known.add(run)
             owners.add(owner)
             erased["lessons"] += len(await stores.learning.forget(owner, run, time.time()) or ())
-        erased += await forgetting.erase(engine, live)
+        erased += await erase.erase(engine, live, DEFAULT_TENANT)
 
     def takes(call: CallRecord) -> bool:
         about = call.conversation
         if person:
-            return any(name in (r.key_name, *map(r.tags.get, forgetting.TAGS)) for r in call.runs)
+            return any(name in (r.key_name, *map(r.tags.get, erase.TAGS)) for r in call.runs)
         return bool({name, *known} & {about.id, about.root_id, about.external_key})
 
     for remove in given("erase"):

@@ -1,10 +1,9 @@
-"""Sessions that are forgotten: what the database has of them goes. A conversation with their ids
+"""Sessions that are erased: all that the database has of them goes. A conversation with their ids
 stays, of a version that no commit replaces, so that nothing brings them back."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from gateway.auth.keys import DEFAULT_TENANT
 from gateway.steering.identity import conversation_id
 from gateway.stores.records import IMPORTED
 from gateway.stores.sql.engine import Connection, Engine, Row
@@ -63,16 +62,18 @@ WHERE {{these}} RETURNING external_key
 _NOR_IMPORTED = f"""
 INSERT INTO conversations (id, tenant, source, external_key, version, created_at, updated_at,
     served_head, message_count, signature, has_tools, state)
-VALUES (:id, '{DEFAULT_TENANT}', '', :key, {FORGOTTEN_VERSION}, 1e12, 1e12, :empty, 0, :empty,
+VALUES (:id, :tenant, '', :key, {FORGOTTEN_VERSION}, 1e12, 1e12, :empty, 0, :empty,
     FALSE, :empty)
 ON CONFLICT (id) DO NOTHING
 """
 
 
-async def find(engine: Engine, tenant: str | None, name: str, *, person: bool) -> Sequence[Row]:
+async def find(
+    engine: Engine, tenant: str | None, name: str, *, person: bool, owner: str
+) -> Sequence[Row]:
     """The conversations of the session with this id (its own, a run's, or its client's), with all
     above and below; or those in which a person had a run, by a key's name or a tag. Of each the
-    key, the id and the version, FORGOTTEN_VERSION once it is gone."""
+    key, the id and the version, FORGOTTEN_VERSION once it is gone. `owner`: of imported ones."""
     forms = engine.forms
     tags = {tag: forms.member("r.tags", tag) for tag in TAGS}
     chosen = _OF_PERSON if person else _OF_SESSION
@@ -80,7 +81,6 @@ async def find(engine: Engine, tenant: str | None, name: str, *, person: bool) -
         chosen=chosen.format(names=forms.among("c.id", "names", "text"), **tags)
     )
     agents = await engine.fetch(_AGENTS)
-    owner = tenant or DEFAULT_TENANT
     kept = [conversation_id(owner, name, f"{IMPORTED}:{agent}") for (agent,) in agents]
     names = [name, name.rpartition(".")[0], *kept]
     return await engine.fetch(statement, tenant=tenant, name=name, names=names)
@@ -92,11 +92,14 @@ async def runs_of(engine: Engine, pks: list[int], person: str | None) -> Sequenc
     return await engine.fetch(_RUNS.format(own=own), pks=pks, person=person)
 
 
-async def erase(engine: Engine, pks: list[int]) -> Counter[str]:
-    """Erase conversations with their runs; the number of rows by table."""
+async def erase(engine: Engine, pks: list[int], importer: str) -> Counter[str]:
+    """Erase conversations with their runs; the number of rows by table. `importer`: the tenant for
+    which logs are imported, which brings none of them back."""
     forms = engine.forms
-    columns = {"own": "conversation_pk", "these": "pk"}
-    these = {name: forms.among(column, "pks", "int8") for name, column in columns.items()}
+    these = {
+        "own": forms.among("conversation_pk", "pks", "int8"),
+        "these": forms.among("pk", "pks", "int8"),
+    }
 
     async def work(connection: Connection) -> Counter[str]:
         # First: what gateways have of them is a conflict from here on, and waits for no other row.
@@ -108,8 +111,8 @@ async def erase(engine: Engine, pks: list[int]) -> Counter[str]:
                 gone = f"DELETE FROM {table} WHERE {rows} RETURNING TRUE".format(**these)
                 erased[table] = len(await connection.fetch(gone, pks=pks))
         for (key,) in filter(any, keys):
-            other = conversation_id(DEFAULT_TENANT, key)
-            await connection.fetch(_NOR_IMPORTED, id=other, key=key, empty=b"")
+            other = conversation_id(importer, key)
+            await connection.fetch(_NOR_IMPORTED, id=other, tenant=importer, key=key, empty=b"")
         return erased
 
     return await engine.transact(work, patient=True)
