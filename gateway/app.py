@@ -128,7 +128,8 @@ async def _lifespan(runtime: Runtime, _scope: Scope, receive: Receive, send: Sen
         await runtime.start()
     except (StoreError, EmbeddingError, ConfigError) as exc:
         await runtime.aclose()
-        await send({"type": "lifespan.startup.failed", "message": f"cannot start: {exc}"})
+        runtime.failed = f"cannot start: {exc}"
+        await send({"type": "lifespan.startup.failed", "message": runtime.failed})
         return
     await send({"type": "lifespan.startup.complete"})
     await receive()

@@ -62,6 +62,7 @@ class Runtime:
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
+        self.failed = "did not start"  # with the reason, once that is known
         # Sent upstream, to detect a request to itself: random, or the shared store's identity.
         self.instance = token_hex(8)
         self.shared_metrics: SharedMetrics | None = None  # of all workers, if there are several

@@ -243,9 +243,9 @@ class GatewayServer(uvicorn.Server):
 
 
 @contextmanager
-def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[str]:
+def in_thread(server: uvicorn.Server, stop_s: float, runtime: Runtime) -> Iterator[str]:
     """Serve in another thread, on a free port of the loopback interface; yields the address. Raises
-    ConfigError: the text `failed`, when the start fails or takes longer than `_START_S`."""
+    ConfigError: the start fails or takes longer than `_START_S`."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
 
@@ -258,7 +258,7 @@ def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[st
     deadline = time.monotonic() + _START_S
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
-            raise ConfigError(failed)
+            raise ConfigError(f"the gateway {runtime.failed}")
         time.sleep(_POLL_S)
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"

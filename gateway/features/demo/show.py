@@ -73,8 +73,9 @@ class _Demo(ExitStack):
         storage = {"path": str(database or Path(folder) / "demo.db")}
         upstream = {"default_upstream": {"api_base": base}, "storage": storage}
         settings = settings_from_dict({**SETTINGS, **upstream})
-        server = uvicorn.Server(uvicorn_config(build_app(settings), settings))
-        url = self.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
+        app = build_app(settings)
+        server = uvicorn.Server(uvicorn_config(app, settings))
+        url = self.enter_context(in_thread(server, STOP_S, app.runtime))
         self._client = self.enter_context(httpx.Client(base_url=url, timeout=STOP_S))
 
     def shown(self, console: Console, mode: str) -> list[Turn]:

@@ -145,14 +145,18 @@ def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
     with suppress(AttributeError, OSError, TypeError):  # elsewhere than on Linux
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     log = state_folder() / "wrap.log"
-    with _open_log(log) as stream:
+    stream = _open_log(log)
+    try:
         configure_logging(settings.logging, stream)
         check(settings)
         app = build_app(settings)
         server = _Server(uvicorn_config(app, settings), app)
         app.runtime.own_key = process_key()
-        with in_thread(server, STOP_S, f"the gateway did not start: the reason is in {log}") as url:
+        with in_thread(server, STOP_S, app.runtime) as url:
             yield OwnGateway(settings, url, server)
+    finally:
+        with suppress(OSError):  # lines that a full disk does not take: the command's status counts
+            stream.close()
 
 
 def _open_log(path: Path) -> TextIO:

@@ -90,17 +90,21 @@ def wrap(options: WrapOptions) -> int:
         return wrapped.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
     other = _other(options)
-    with wrapped.signals_held():
-        if other:
-            return _by_other(options, other)
-        with reported():
-            named = wrapped.with_upstreams(options.command, os.environ)
-            settings = wrap_settings(options.config, named, options.mode)
-        added = [budget, sub_agent_budget(options.sub_agents)]
-        budgets = (*settings.of(Budgets), *filter(None, added))
-        settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
-        with own_gateway(settings) as own:
-            return _by_own(options, own, budget)
+    try:
+        with wrapped.signals_held():
+            if other:
+                return _by_other(options, other)
+            with reported():
+                named = wrapped.with_upstreams(options.command, os.environ)
+                settings = wrap_settings(options.config, named, options.mode)
+            added = [budget, sub_agent_budget(options.sub_agents)]
+            budgets = (*settings.of(Budgets), *filter(None, added))
+            settings = replace(settings, budgets=budgets)  # type: ignore[call-arg]
+            with own_gateway(settings) as own:
+                return _by_own(options, own, budget)
+    except wrapped.CannotStart as exc:
+        _say(f"wrap: {exc}")
+        return exc.status
 
 
 def _by_other(options: WrapOptions, url: str) -> int:
@@ -209,7 +213,8 @@ def _ask(asked: Control) -> None:
 
 
 def _run(options: WrapOptions, url: str, done: str = "") -> int:
-    """done: with the command's requests, by an own gateway; empty for one that runs already."""
+    """done: with the command's requests, by an own gateway; empty for one that runs already. Raises
+    CannotStart."""
     say = partial(_say, quiet=options.quiet or options.as_json)
     prepared = wrapped.prepared(options.command, os.environ, url)
     if prepared.note:
@@ -218,11 +223,7 @@ def _run(options: WrapOptions, url: str, done: str = "") -> int:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:
         say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
-    try:
-        return wrapped.run(prepared.command, prepared.environment)
-    except wrapped.CannotStart as exc:
-        _say(f"wrap: {exc}")
-        return exc.status
+    return wrapped.run(prepared.command, prepared.environment)
 
 
 def _report(

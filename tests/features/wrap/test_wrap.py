@@ -338,10 +338,40 @@ def test_a_command_that_cannot_start(
         127,
         "gateway: wrap: no-such-agent: command not found\n",
     )
+    folder = wrapped(tmp_path, upstream, "--quiet", "--", str(tmp_path))
+    assert (folder.returncode, folder.stderr) == (
+        126,
+        f"gateway: wrap: {tmp_path}: cannot be started: Permission denied\n",
+    )
+    said = wrapped(tmp_path, upstream, "--", str(tmp_path)).stderr
+    assert "made no call" not in said
     for name, value in environment(tmp_path, upstream).items():
         monkeypatch.setenv(name, value)
     assert main(["wrap", "--"]) == 2
     assert main(["wrap", "--gateway", "--", "true"]) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is full")
+def test_a_full_disk_changes_no_exit_status(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """The log's last lines are lost; the command's status and the summary are not."""
+    log = tmp_path / "state" / "steering-gateway" / "wrap.log"
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    ended = wrapped(tmp_path, upstream, "--", sys.executable, "-c", AGENT, "1", "3", **state)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (3, False), ended.stderr
+    assert "gateway: 1 run" in ended.stderr
+
+
+def test_a_start_that_fails_tells_why(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Also to those who cannot read the log."""
+    database = tmp_path / "state" / "steering-gateway" / "gateway.db"
+    database.parent.mkdir(parents=True)
+    database.write_text("no database, and longer than the head of one: " * 10)
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    ended = wrapped(tmp_path, upstream, "--", "true", **state)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith(f"gateway: the gateway cannot start: {str(database)!r}")
 
 
 def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path) -> None:
