@@ -33,9 +33,8 @@ def money(value: float | None) -> str:
         return f"{sign}${size:,.0f}"
     if size >= 1:
         return f"{sign}${size:,.2f}"
-    if size >= 0.001:
-        return f"{sign}${size:.3g}"
-    return f"{sign}${size:.2g}"
+    digits = f"{float(f'{size:.3g}'):.10f}".rstrip("0")
+    return f"{sign}${digits:0<4}"
 
 
 def amount(metric: str, value: float) -> str:

@@ -105,7 +105,7 @@ def test_opencode_names_a_sub_agent_in_its_title(home: Path, capsys: Capture) ->
         file = home / f"{number}.json"
         file.write_text(json.dumps({"info": child, "messages": [asked, answered]}))
     out = screen(capsys, *(str(path) for path in sorted(home.glob("*.json"))))
-    assert "sub-agents review changes (general) 3 times 3 3.3k $1.50 $0.5" in out
+    assert "sub-agents review changes (general) 3 times 3 3.3k $1.50 $0.50" in out
 
 
 def cached(log: Log, read: int, written: int) -> Log:

@@ -127,7 +127,7 @@ def test_tokens_are_stacked_and_costs_added_up() -> None:
     assert len(all_of(drawn, "rect", "bar")) == 6
     assert all_of(drawn, "path", "curve-cost")
     assert ">220<" in draw.token_axis(chart)
-    assert ">$0.5<" in draw.token_axis(chart)
+    assert ">$0.50<" in draw.token_axis(chart)
 
 
 def test_a_run_without_a_step_can_be_drawn() -> None:

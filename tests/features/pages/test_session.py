@@ -188,9 +188,9 @@ async def test_it_says_who_spent_most(start: Start, tmp_path: Path) -> None:
     page = got(server, "/dashboard/sessions/c0001").text
     facts = re.sub(r"<[^>]+>|\s+", " ", page[page.index("session-facts") :])
     facts = " ".join(facts.split())
-    assert "Cost $0.83 main agent $0.03 (4%), 3 sub-agents $0.8" in facts
+    assert "Cost $0.83 main agent $0.03 (4%), 3 sub-agents $0.80" in facts
     assert (
-        "Who spent most Explore \u00d72 (84%) $0.7; dearest one $0.5: find &lt;b&gt;it&lt;/b&gt;"
+        "Who spent most Explore \u00d72 (84%) $0.70; dearest one $0.50: find &lt;b&gt;it&lt;/b&gt;"
         in facts
     )
     assert (

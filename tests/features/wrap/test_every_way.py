@@ -47,7 +47,7 @@ def test_a_wrapped_program_tries_every_way(upstream: ScriptedUpstream, tmp_path:
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
-    assert "$0.2 of $0.2" in ran.stderr
+    assert "$0.20 of $0.20" in ran.stderr
     assert went_through(found) == []
     assert any("budget_accounts" in str(came) for _, came in found["rows"])
     assert paid(upstream) == CALLS

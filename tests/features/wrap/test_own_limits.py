@@ -141,7 +141,7 @@ def test_a_program_that_obeys_a_stop_ends_at_its_budget(
     ran, calls = ended(tmp_path, upstream, OBEDIENT)
     assert calls == CALLS
     for said in json.loads(ran.stdout.splitlines()[-1]):
-        assert "$0.2 of the $0.2 budget is used" in said
+        assert "$0.20 of the $0.20 budget is used" in said
         assert "The person who runs the gateway can raise the limit." in said
         assert "gateway budgets" not in said
         assert str(tmp_path) not in said
