@@ -5,31 +5,25 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gateway.backends import Stores, open_stores
 from gateway.commands.declared import declare
 from gateway.commands.store import as_line, found_storage, reported, say
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found, at_home, named
-from gateway.hooks import features
 from gateway.process.running_gateways import state_database
-from gateway.stores.protocols import StoreError
-from gateway.text.formatting import counted, progress_bar
 from gateway.text.sanitize import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gateway.features.history.import_as_runs import Keeper, Kept
     from gateway.features.history.reading import SessionReading
 
-_MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
 
@@ -183,9 +177,11 @@ def run_keep(
     that are asked for, none for all. Returns the exit status. The database is the one that other
     commands read; if there is none, that of `gateway wrap` is made. Raises ConfigError: the store
     cannot be opened or written."""
+    from gateway.features.history.import_as_runs import keep_all
+
     with reported():
         database = _with_database(settings)
-        return asyncio.run(_keep_all(found, database, out, err=err, readings=readings))
+        return asyncio.run(keep_all(found, database, out, err=err, readings=readings))
 
 
 def _with_database(settings: Settings) -> Settings:
@@ -195,82 +191,3 @@ def _with_database(settings: Settings) -> Settings:
         path = state_database()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return replace(settings, storage=replace(settings.storage, path=str(path)))
-
-
-async def _keep_all(
-    found: Sequence[Found],
-    settings: Settings,
-    out: TextIO,
-    err: TextIO,
-    readings: Sequence["SessionReading"],
-) -> int:
-    from gateway.features.history.import_as_runs import Keeper
-
-    stores = await open_stores(settings.storage)
-    try:
-        problems: list[str] = []
-        keeper = Keeper(stores, settings, readings=readings)
-        ids = {reading.id for reading in readings}
-        with progress_bar(err) as bar:
-            task = bar.add_task("keeping", total=len(found))
-            # The oldest first: a session that was resumed has copies of the answers before it.
-            for each in sorted(found, key=lambda each: each.stat.st_mtime):
-                await _keep_file(keeper, each, ids, problems=problems)
-                bar.advance(task)
-            runs = keeper.counts.runs
-            task = bar.add_task("learning", total=len(runs))
-            await _learn(runs, stores, settings, done=lambda: bar.advance(task))
-    finally:
-        await stores.close()
-    for problem in problems[:_MOST_REASONS]:
-        err.write(f"gateway: not kept: {visible(problem)}\n")
-    if more := len(problems[_MOST_REASONS:]):
-        err.write(f"gateway: not kept: {counted(more, 'more session')}\n")
-    out.write(_kept_line(keeper.counts) + "\n")
-    if problems and not keeper.counts.kept + keeper.counts.known:
-        return 1
-    return 0
-
-
-async def _keep_file(
-    keeper: "Keeper", found: Found, ids: Collection[str], problems: list[str]
-) -> None:
-    """Keep the sessions of a file; what is wrong with one does not stop the others."""
-    if found.format is None:
-        problems.append(found.problem)
-        return
-    try:
-        for session in found.sessions(found.open()):
-            if ids and session.id not in ids:
-                continue
-            try:
-                await keeper.keep(session)
-            except StoreError:
-                raise
-            except Exception as exc:
-                problems.append(f"{found.path}: session {session.id}: {exc}")
-    except StoreError:
-        raise
-    except Exception as exc:
-        problems.append(f"{found.path}: {exc}")
-
-
-async def _learn(
-    runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
-) -> None:
-    """Derive the outcomes of runs, as a gateway does when a run is over."""
-    if not settings.storage.store_content or "learning" not in features():
-        return
-    from gateway.features.learning.worker import open_learner
-
-    learner = open_learner(stores, settings)
-    for run_id in runs:
-        await learner.read(run_id, None)
-        done()
-
-
-def _kept_line(kept: "Kept") -> str:
-    others = {"known already": kept.known, "recorded live": kept.live, "forgotten": kept.forgotten}
-    also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
-    sessions = counted(kept.kept, "session")
-    return f"kept {sessions} as past runs{f' ({also})' if also else ''}: gateway dashboard"

@@ -5,15 +5,16 @@ of it is not written again: a session that has grown adds its new calls. One tha
 recorded live is left out. Runs are marked as IMPORTED, and no sum counts them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
+from typing import TextIO
 
 from msgspec.structs import replace
 
 from gateway.auth.keys import DEFAULT_TENANT
-from gateway.backends import Stores
+from gateway.backends import Stores, open_stores
 from gateway.calls import records
 from gateway.config import Settings
 from gateway.conversations import observe
@@ -23,10 +24,12 @@ from gateway.conversations.workloads import workload_of
 from gateway.core.fold import StepOutcome
 from gateway.core.fsm import FSMState
 from gateway.core.step import Action
+from gateway.features.history.find import Found
 from gateway.features.history.projects import repository_of
 from gateway.features.history.reading import SessionReading, cost_of, recording_of
 from gateway.features.history.session import HumanTurn, ModelCall, Session
 from gateway.features.history.sub_agent_orders import root_of
+from gateway.hooks import features
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.identity import conversation_id
 from gateway.steering.sub_agents import Order
@@ -35,7 +38,7 @@ from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.learning import WorkloadRun
-from gateway.stores.protocols import VersionConflict
+from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     IMPORTED,
     CallRecord,
@@ -46,8 +49,11 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.text.formatting import counted, progress_bar
+from gateway.text.sanitize import visible
 from gateway.wire.usage import token_usage
 
+_MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
 _UNKNOWN = ("unknown", "subagent")  # parents in logs that name none
@@ -407,3 +413,82 @@ def _call_row(session: Session, call: ModelCall, cost_usd: float | None) -> Call
         reasoning_tokens=tokens.reasoning,
         cost_usd=cost_usd,
     )
+
+
+async def keep_all(
+    found: Sequence[Found],
+    settings: Settings,
+    out: TextIO,
+    err: TextIO,
+    readings: Sequence[SessionReading],
+) -> int:
+    """Keep the sessions of these files, and learn from them; `err` names those that were not kept.
+    Returns the exit status."""
+    stores = await open_stores(settings.storage)
+    try:
+        problems: list[str] = []
+        keeper = Keeper(stores, settings, readings=readings)
+        ids = {reading.id for reading in readings}
+        with progress_bar(err) as bar:
+            task = bar.add_task("keeping", total=len(found))
+            # The oldest first: a session that was resumed has copies of the answers before it.
+            for each in sorted(found, key=lambda each: each.stat.st_mtime):
+                await _keep_file(keeper, each, ids, problems=problems)
+                bar.advance(task)
+            runs = keeper.counts.runs
+            task = bar.add_task("learning", total=len(runs))
+            await _learn(runs, stores, settings, done=lambda: bar.advance(task))
+    finally:
+        await stores.close()
+    for problem in problems[:_MOST_REASONS]:
+        err.write(f"gateway: not kept: {visible(problem)}\n")
+    if more := len(problems[_MOST_REASONS:]):
+        err.write(f"gateway: not kept: {counted(more, 'more session')}\n")
+    out.write(_kept_line(keeper.counts))
+    if problems and not keeper.counts.kept + keeper.counts.known:
+        return 1
+    return 0
+
+
+async def _keep_file(
+    keeper: Keeper, found: Found, ids: Collection[str], problems: list[str]
+) -> None:
+    """Keep the sessions of a file; what is wrong with one does not stop the others."""
+    if found.format is None:
+        problems.append(found.problem)
+        return
+    try:
+        for session in found.sessions(found.open()):
+            if ids and session.id not in ids:
+                continue
+            try:
+                await keeper.keep(session)
+            except StoreError:
+                raise
+            except Exception as exc:
+                problems.append(f"{found.path}: session {session.id}: {exc}")
+    except StoreError:
+        raise
+    except Exception as exc:
+        problems.append(f"{found.path}: {exc}")
+
+
+async def _learn(
+    runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
+) -> None:
+    """Derive the outcomes of runs, as a gateway does when a run is over."""
+    if not settings.storage.store_content or "learning" not in features():
+        return
+    from gateway.features.learning.worker import open_learner
+
+    learner = open_learner(stores, settings)
+    for run in runs:
+        await learner.read(run, None)
+        done()
+
+
+def _kept_line(kept: Kept) -> str:
+    others = {"known already": kept.known, "recorded live": kept.live, "forgotten": kept.forgotten}
+    also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
+    sessions = counted(kept.kept, "session")
+    return f"kept {sessions} as past runs{f' ({also})' if also else ''}: gateway dashboard\n"

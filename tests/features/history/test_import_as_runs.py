@@ -22,9 +22,9 @@ from gateway.config import Settings, settings_from_dict
 from gateway.config.storage import StorageSettings
 from gateway.core.decision_settings import Policy
 from gateway.features.history import import_as_runs
-from gateway.features.history.command import _keep_file, run_keep
+from gateway.features.history.command import run_keep
 from gateway.features.history.find import Found, named
-from gateway.features.history.import_as_runs import Keeper, imported_id
+from gateway.features.history.import_as_runs import Keeper, _keep_file, imported_id
 from gateway.features.history.log_places import formats
 from gateway.features.history.reading import read_session
 from gateway.features.history.session import ModelCall, Session
