@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     if argv is None:  # the process is this command's
         gc.disable()  # what is imported stays; `_run` turns it on again
+        # Latin-1 has no dash.
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         leave(main(sys.argv[1:]))
     collect_less_often()
     try:

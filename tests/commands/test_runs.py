@@ -19,6 +19,7 @@ from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from steering_gateway_testing import processes
 from steering_gateway_testing.many_runs import write_runs
 from steering_gateway_testing.store_conformance import records
 
@@ -78,6 +79,14 @@ def test_runs_are_listed(command: Run) -> None:
     assert times == sorted(times, reverse=True)
     table = command("runs", "list", "--limit", "5")
     assert all(run["id"] in table for run in listed)
+
+
+def test_a_terminal_without_a_character_gets_another(log: str, tmp_path: Path) -> None:
+    """Of a cost that is unknown, in Latin-1, which has no dash of that length."""
+    env = {"PYTHONIOENCODING": "latin-1", "GATEWAY_STORAGE__PATH": log}
+    listed = processes.run("runs", "list", directory=tmp_path, env=env)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "?" in listed.stdout
 
 
 def test_no_key_of_a_provider_is_needed(

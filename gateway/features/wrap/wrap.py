@@ -147,7 +147,7 @@ def _by_own(options: WrapOptions, own: OwnGateway, budget: BudgetSettings | None
         say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
         if not options.quiet:
             own.server.asked = _ask
-    status = _run(options, own.url, done=_done_by(own))
+    status = _run(options, own.url, done=f"is {_done_by(own)}; see it at")
     traces = _read(partial(_own_traces, own), say)
     _report(options, status, traces, send=lambda *said: own.call(keep_outcome(runtime, *said)))
     # Commands that show a run and list all, also later while other gateways run.
@@ -212,17 +212,15 @@ def _ask(asked: Control) -> None:
         sys.stderr.flush()
 
 
-def _run(options: WrapOptions, url: str, done: str = "") -> int:
-    """done: with the command's requests, by an own gateway; empty for one that runs already. Raises
-    CannotStart."""
+def _run(
+    options: WrapOptions, url: str, done: str = "goes through the gateway that runs at"
+) -> int:
+    """done: with the command's requests, in words before the address. Raises CannotStart."""
     say = partial(_say, quiet=options.quiet or options.as_json)
     prepared = wrapped.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"by hand: {prepared.note}")
-    if not done:
-        say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
-    else:
-        say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
+    say(f"{options.command[0]} {done} {url}/dashboard")
     return wrapped.run(prepared.command, prepared.environment)
 
 
