@@ -152,4 +152,4 @@ class Facets:
     failure_types: tuple[str, ...] = ()  # labels that monitors reported
     experiments: tuple[str, ...] = ()  # their ids
     arms: tuple[str, ...] = ()  # of all experiments
-    tags: tuple[str, ...] = ()  # names of tags
+    tags: tuple[str, ...] = ()  # names of tags of live runs

@@ -43,13 +43,13 @@ WITH RECURSIVE names (name) AS (
         ORDER BY r.experiment LIMIT 1)
     FROM names WHERE names.name IS NOT NULL
 ), newest AS MATERIALIZED (
-    SELECT r.agent, r.arm, r.counts, r.tags FROM runs AS r WHERE {condition}
+    SELECT r.agent, r.arm, r.counts, r.tags, r.mode FROM runs AS r WHERE {condition}
     ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
 )
 SELECT 'experiments', name FROM names
 UNION ALL SELECT DISTINCT 'agents', agent FROM newest
 UNION ALL SELECT DISTINCT 'arms', arm FROM newest
-UNION ALL SELECT DISTINCT 'tags', CAST(tags AS TEXT) FROM newest
+UNION ALL SELECT DISTINCT 'tags', CAST(tags AS TEXT) FROM newest AS r WHERE {is_live}
 UNION ALL SELECT DISTINCT 'models', k.key FROM newest, {models}
 UNION ALL SELECT DISTINCT 'failure_types', k.key FROM newest, {failure_types}
 """
@@ -148,6 +148,7 @@ async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Conn
     sql = _FACETS.format(
         condition=condition,
         newest=newest,
+        is_live=IS_LIVE,
         models=forms.keys("newest.counts", "models"),
         failure_types=forms.keys("newest.counts", "failure_types"),
     )
