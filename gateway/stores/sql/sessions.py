@@ -202,8 +202,11 @@ class SessionStore:
             sql = _SQL["all"].format(where=within)
             matching = "TRUE"
         else:
-            key = _SQL[f"by_{sort}"]
-            sql = _SQL["grouped"].format(key=key, where=within, own=int(not side))
+            having = f"= {int(not side)}"
+            if "(" not in matching:  # columns alone, which are read with the sums
+                having += f" AND max(CASE WHEN {matching} THEN 1 ELSE 0 END) = 1"
+                matching = "TRUE"
+            sql = _SQL["grouped"].format(key=_SQL[f"by_{sort}"], where=within, having=having)
         if matching != "TRUE":
             matching = _SQL["of_each"].format(runs=matching, **self._filled)
         return {"sessions": sql, "left": matching}, values

@@ -57,7 +57,7 @@ max(r.composite_peak)
 -- All sessions by reading each run once.
 SELECT session, key, session AS place FROM (
     SELECT @session_of_m AS session, {key} AS key FROM @of_runs WHERE {where}
-    GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) = {own}
+    GROUP BY 1 HAVING max(CASE WHEN @own THEN 1 ELSE 0 END) {having}
 ) AS sessions
 
 -- = all
