@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from gateway.stores.sqlite.engine import (
     SQLITE,
     SQLiteEngine,
 )
+from steering_gateway_testing.patience import ANSWER_S
 from steering_gateway_testing.store_conformance import records
 
 FIRST_VERSION = Path(__file__).parent / "fixtures" / "v1.sql"
@@ -171,8 +172,13 @@ async def test_each_migration_is_applied_once(path: str) -> None:
 
 
 def test_two_gateways_can_create_one_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two gateways that create the same file at the same time both open it."""
+    """Two gateways that create the same file at the same time both open it, one after the other."""
     settings = StorageSettings(path=path)
+    others: list[Future[None]] = []
+
+    def open_too() -> None:
+        with contextlib.closing(open_writer(settings, ())) as other:
+            other.execute("CREATE TABLE made (x)")
 
     def overtaken(connection: apsw.Connection) -> None:
         statements = itertools.count()
@@ -180,14 +186,17 @@ def test_two_gateways_can_create_one_file(path: str, monkeypatch: pytest.MonkeyP
         def before(*_statement: Any) -> bool:
             if next(statements) == 1:
                 monkeypatch.undo()
-                with contextlib.closing(open_writer(settings, ())) as other:
-                    other.execute("CREATE TABLE made (x)")
+                others.append(threads.submit(open_too))
             return True
 
         connection.exec_trace = before
 
     monkeypatch.setattr(apsw, "connection_hooks", [overtaken])
-    with contextlib.closing(open_writer(settings, ())) as late:
+    with (
+        ThreadPoolExecutor() as threads,
+        contextlib.closing(open_writer(settings, ())) as late,
+    ):
+        others[0].result(timeout=ANSWER_S)
         assert ("table", "made", "CREATE TABLE made (x)") in _schema(late)
 
 
