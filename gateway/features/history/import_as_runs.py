@@ -51,7 +51,7 @@ from gateway.stores.records import (
 )
 from gateway.text.formatting import counted, progress_bar
 from gateway.text.sanitize import visible
-from gateway.wire.usage import token_usage
+from gateway.wire.usage import token_usage, tokens_of
 
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 CALLS_AT_ONCE = 100
@@ -184,7 +184,7 @@ class Keeper:
             human=[turn for turn in session.human if (turn.at or noted) >= noted],
             template=template,
             calls={
-                call.position: _call_row(session, call, cost_of(call))
+                call.position: _call_row(session, call, cost_of(call, tokens_of(call.usage)))
                 for call in session.calls
                 if call.key not in self._seen
             },

@@ -4,12 +4,13 @@ A call sends what the call before it sent, and more. What of that was not read f
 paid at the full price once more."""
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from gateway.calls.prompt_cache import HOUR_S, LEAST, LIFETIME_S, SHARE
-from gateway.features.history.session import Floor
+from gateway.features.history.session import Floor, ModelCall
 from gateway.upstream.model_costs import capabilities, lost_usd
 from gateway.wire.usage import Loss
 
@@ -63,36 +64,32 @@ class StepLoss(Loss):
     step: int  # of the call, from 0
 
 
-def losses(calls: Sequence[CallCost], compacted: Collection[int]) -> Iterator[StepLoss]:
-    """The losses of a session whose provider caches. `compacted`: indices of the calls that are
-    the first after a compaction."""
+def losses(
+    calls: Sequence[CallCost], made: Sequence[ModelCall], compacted: Collection[int]
+) -> Iterator[StepLoss]:
+    """The losses of a session whose provider caches. `made`: the same calls, as they were read.
+    `compacted`: indices of the calls that are the first after a compaction."""
     if not any(call.tokens.cache_read or call.tokens.cache_write for call in calls):
         return
     kept_s = LIFETIME_S
-    for index in range(1, len(calls)):
-        before = calls[index - 1]
+    for index, (before, call) in enumerate(pairwise(calls), 1):
         if before.written_1h:
             kept_s = HOUR_S
         elif before.tokens.cache_write:
             kept_s = LIFETIME_S
-        call = calls[index]
         now = call.tokens.prompt
         sent = before.tokens.prompt
-        cause = _cause(before, call, kept_s)
+        cause = PREFIX
         if index in compacted:
             sent = now
             cause = COMPACTION
+        elif before.model != call.model:
+            cause = MODEL
+        elif made[index].waited > kept_s:
+            cause = PAUSE
         lost = min(sent, now) - call.tokens.cache_read
         if lost >= max(LEAST, SHARE * now):
             yield StepLoss(step=call.step, cause=cause, tokens=lost, usd=_price(call, lost))
-
-
-def _cause(before: CallCost, call: CallCost, kept_s: float) -> str:
-    if before.model != call.model:
-        return MODEL
-    if before.at is not None and call.at is not None and call.at - before.at > kept_s:
-        return PAUSE
-    return PREFIX
 
 
 def _price(call: CallCost, tokens: int) -> float:

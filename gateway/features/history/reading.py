@@ -35,17 +35,15 @@ from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
 from gateway.text.typed_not_pasted import typed_sentences
 from gateway.upstream.model_costs import capabilities
-from gateway.values import Fields, Value
+from gateway.values import Value
 from gateway.wire.usage import tokens_of
 
 
-def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
+def cost_of(call: ModelCall, tokens: Mapping[str, int]) -> float | None:
     """Returns US dollars of one call: as the agent noted it, else by the price list; None if
-    unknown. `tokens`: from `tokens_of`, if they have been read already."""
+    unknown. `tokens`: its own, from `tokens_of`."""
     if call.cost_usd is not None:
         return call.cost_usd
-    if tokens is None:
-        tokens = tokens_of(call.usage)
     if not any(tokens.values()):
         return None
     model = capabilities(call.model)
@@ -173,17 +171,23 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     alarms = tuple(_alarms(outcomes))
     answers = [call.position for call in session.calls]
     compacted = {bisect_left(answers, position) for position in session.compactions}
-    order = replace(session.order, prompt=prompt_digest(task_of(session.messages, 0)))
     facts = {name: getattr(session, name) for name in FileFacts.__struct_fields__}
+    facts |= {
+        "title": mask_repeated(session.title) or _title(session, human),
+        "order": replace(session.order, prompt=prompt_digest(task_of(session.messages, 0))),
+    }
     return SessionReading(
-        **facts | {"title": mask_repeated(session.title) or _title(session, human), "order": order},
+        **facts,
         path=path,
         calls=calls,
         human=human,
         course=Course(
-            losses=tuple(losses(calls, compacted)),
+            losses=tuple(losses(calls, session.calls, compacted)),
             compactions=len(session.compactions),
-            tool_calls=sum(map(_tools, session.messages)),
+            tool_calls=sum(
+                len(read_calls(each, read_content(each.get("content"))))
+                for each in session.messages
+            ),
             ending=ending_of(session),
         ),
         orders=tuple([replace(o, task=mask_repeated(o.task)) for o in orders_in(session.messages)]),
@@ -193,51 +197,43 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
 
 
 def _masked(turn: HumanTurn, starts: Sequence[int]) -> HumanTurn:
-    step = bisect_left(starts, turn.position) - 1
-    return replace(turn, text=mask_repeated(turn.text[:MOST_SAID]), step=step)
-
-
-def _tools(message: Fields) -> int:
-    """Number of calls of tools in a message."""
-    return len(read_calls(message, read_content(message.get("content"))))
+    return replace(
+        turn,
+        text=mask_repeated(turn.text[:MOST_SAID]),
+        step=bisect_left(starts, turn.position) - 1,
+    )
 
 
 def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
     # A count that no provider can have reported would drown all others.
     tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
-    step = bisect_right(starts, call.position) - 1
-    usd = cost_of(call, tokens)
     return CallCost(
         call.key,
-        step,
+        bisect_right(starts, call.position) - 1,
         call.at,
         model=call.model,
         tokens=grouped(tokens),
-        usd=usd,
+        usd=cost_of(call, tokens),
         written_1h=tokens["cache_write_1h"],
         at_least=call.at_least or ("" if any(tokens.values()) else "usage"),
     )
 
 
-def _alarms(outcomes: Sequence[StepOutcome]) -> list[FirstAlarm]:
+def _alarms(outcomes: Sequence[StepOutcome]) -> Iterator[FirstAlarm]:
     """The alarms that say for what they are raised; a score alone is no alarm."""
-    found = []
-    before = False
+    before = ""
     for outcome in outcomes:
         alarmed = outcome.readings.alarmed
         evidence = "; ".join(filter(None, alarmed.values()))
         if evidence and not before:
-            found.append(
-                FirstAlarm(
-                    step=outcome.step.index,
-                    monitors=tuple(alarmed),
-                    state=outcome.state.value,
-                    evidence=mask_repeated(evidence),
-                    label=" and ".join(dict.fromkeys(starmap(_label, alarmed.items()))),
-                )
+            yield FirstAlarm(
+                step=outcome.step.index,
+                monitors=tuple(alarmed),
+                state=outcome.state.value,
+                evidence=mask_repeated(evidence),
+                label=" and ".join(dict.fromkeys(starmap(_label, alarmed.items()))),
             )
-        before = bool(evidence)
-    return found
+        before = evidence
 
 
 def _label(monitor: str, sentence: str) -> str:
@@ -327,19 +323,19 @@ def read_file(found: Found, policy: Policy) -> FileReadings:
     if found.format is None:
         return FileReadings(path=path, problem=found.problem)
     log = found.open()
+    sessions: list[SessionReading] = []
     problem = ""
     try:
-        sessions = tuple(read_session(each, policy, path) for each in found.sessions(log))
+        sessions = [read_session(each, policy, path) for each in found.sessions(log)]
         if not sessions:
             for line, reason in log.unread[:1]:
                 problem = f"{path}:{line}: {reason}; no session in this file"
-        return FileReadings(path=path, sessions=sessions, problem=problem)
     except ConfigError as exc:
         problem = str(exc)
     except Exception as exc:
         # An agent's next version can break any expectation; the other files are still read.
         problem = f"{path}:{log.seen}: the {found.format.name} reader failed: {exc!r}"
-    return FileReadings(path=path, problem=problem)
+    return FileReadings(path=path, sessions=tuple(sessions), problem=problem)
 
 
 def read_all(

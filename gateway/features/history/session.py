@@ -1,5 +1,6 @@
 """One session of an agent, as every reader gives it: messages, model calls, what the person did."""
 
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -48,6 +49,9 @@ class ModelCall(Struct):
     # the provider's own object, in any form that `tokens_of` reads; empty if the log has none
     usage: Mapping[str, Any] = {}
     at: float | None = None  # epoch seconds; None if unknown
+    # seconds from the end of the answer before to the newest message or result that this one
+    # answers, or to this one where the log has no times of those; not above 0 if unknown
+    waited: float = 0.0
     key: str = ""  # the same in every file that holds a copy of this answer; "" if unknown
     cost_usd: float | None = None  # US dollars that the agent itself noted; None if it did not
     at_least: Floor = ""  # what the log has only a part of
@@ -106,19 +110,28 @@ class Session(FileFacts, kw_only=True):
     calls: list[ModelCall] = []  # one for each answer
     human: list[HumanTurn] = []  # acts of the person, in their order
     compactions: list[int] = []  # indices of the messages that replaced all earlier ones
-    moment: float | None = None  # epoch seconds that `spent` has reached; None before the first
+    moment: float = 0.0  # epoch seconds that `spent` has reached; 0 before the first
+    answered_at: float = math.inf  # epoch seconds of the newest answer's end; inf before the first
+    sent_at: float = 0.0  # epoch seconds of the newest message or result; 0 before the first
 
     def took(self, who: str, at: float | None) -> None:
         """Count the time since the last known moment for `who`: it ended at `at`. A moment before
         that one counts for nobody: calls at the same time overlap."""
         if at is None:
             return
-        if self.moment is not None and at > self.moment:
-            passed = at - self.moment
+        if who != "model":
+            self.sent_at = at
+        passed = at - (self.moment or at)
+        if passed > 0:
             if who == "person" and passed > AWAY_S:
                 who = "away"
             self.spent[who] = self.spent.get(who, 0.0) + passed
-        self.moment = max(at, self.moment or at)
+        self.moment = max(at, self.moment)
+
+    def wrote(self, at: float | None) -> None:
+        """Note that an answer, or the next part of it, ended at `at`."""
+        self.took("model", at)
+        self.answered_at = at or self.answered_at
 
     def answered(self, call_id: object, at: float | None, *, refused: bool) -> None:
         """Count the time of a call that has its result now: a call that asks the person, and one
@@ -151,8 +164,10 @@ class Session(FileFacts, kw_only=True):
         message: FieldDict = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
-        self.took("model", noted.get("at"))
-        self.calls.append(ModelCall(position=len(self.messages), **noted))
+        at = noted.get("at")
+        waited = (self.sent_at or at or 0.0) - self.answered_at
+        self.wrote(at)
+        self.calls.append(ModelCall(position=len(self.messages), waited=waited, **noted))
         self.messages.append(message)
         return message
 
@@ -186,6 +201,7 @@ class Session(FileFacts, kw_only=True):
         """Add a message with the role of the user; `words`: what a person typed of it."""
         if words:
             self.did("message", words, at)
+        self.sent_at = at or self.sent_at
         self.messages.append({"role": "user", "content": content})
 
     def compact(self, *contents: object) -> None:

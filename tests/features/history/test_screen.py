@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_what_the_cache_lost_is_named_with_its_cause(
     cached(log, 0, 50_000)
     cached(log, 50_000, 800)
     if cause == PAUSE:
-        log.wait(301)
+        log.wait(301).user("And the others.")
     elif cause == MODEL:
         log.model = "claude-opus-4-5-20251101"
     elif cause == COMPACTION:
@@ -178,7 +179,8 @@ def test_a_pause_is_the_cause_of_a_loss_if_it_was_longer_than_the_cache_was_kept
     hour: bool, minutes: int, cause: str, home: Path, capsys: Capture
 ) -> None:
     """An hour where the call before wrote for an hour; else five minutes."""
-    log = cached(cached(Log(1).user("Go."), 0, 50_000).wait(minutes * 60), 0, 50_000)
+    log = cached(Log(1).user("Go."), 0, 50_000).wait(minutes * 60).user("Go on.")
+    cached(log, 0, 50_000)
     lifetime = "ephemeral_1h_input_tokens" if hour else "ephemeral_5m_input_tokens"
     for line in log.lines:
         if usage := line["message"].get("usage"):
@@ -186,6 +188,64 @@ def test_a_pause_is_the_cause_of_a_loss_if_it_was_longer_than_the_cache_was_kept
     write_all([log], home)
     (session,) = readings(capsys)
     assert [each["cause"] for each in session["paid_again"]] == [cause]
+
+
+def answering(log: Log) -> Log:
+    """A message at once, and an answer that takes long."""
+    return log.user("Go on.").wait(400)
+
+
+def refusing(log: Log) -> Log:
+    """A call that the person refused after long, which stopped the agent."""
+    log.answer("", ("ExitPlanMode", {"plan": "Build it."})).wait(400)
+    return log.result(REJECTED, error=True).user(INTERRUPTED).user("Smaller.")
+
+
+def noticing(log: Log) -> Log:
+    """A notice of the client after long, which nobody typed."""
+    log.answer("The tests run.").wait(400)
+    return log.user("<task-notification>Done.</task-notification>", isMeta=True)
+
+
+@pytest.mark.parametrize(
+    ("then", "cause"), [(answering, PREFIX), (refusing, PAUSE), (noticing, PAUSE)]
+)
+def test_a_pause_ends_when_the_next_call_is_sent(
+    then: Callable[[Log], Log], cause: str, home: Path, capsys: Capture
+) -> None:
+    """It runs from the end of an answer to the message or result that the next one answers, not to
+    the end of that one."""
+    write_all([cached(then(cached(Log(1).user("Go."), 0, 50_000)), 0, 50_000)], home)
+    (session,) = readings(capsys)
+    assert [each["cause"] for each in session["paid_again"]][-1:] == [cause]
+
+
+@pytest.mark.parametrize(("asked", "cause"), [(1, PREFIX), (6, PAUSE)])
+def test_a_pause_in_a_log_of_codex_ends_when_the_next_call_is_sent(
+    asked: int, cause: str, home: Path, capsys: Capture
+) -> None:
+    """Codex writes an answer when it has ended: here minutes after the message, which was typed
+    `asked` minutes after the answer before."""
+    usage = {"input_tokens": 50_000, "cached_input_tokens": 0, "output_tokens": 9}
+    lines: list[dict[str, Any]] = [{"type": "session_meta", "payload": {"id": "s", "cwd": "/p"}}]
+    for number, minutes in enumerate([(0, 1, 2), (2 + asked, 12, 13)]):
+        usage["cached_input_tokens"] = 0 if number else 40_000
+        info = {"total_token_usage": {"total_tokens": number}, "last_token_usage": {**usage}}
+        said = {"type": "message", "role": "assistant"}
+        payloads: list[dict[str, Any]] = [
+            {"type": "user_message", "message": f"Look at {number}."},
+            {**said, "content": [{"type": "output_text", "text": "I look."}]},
+            {**said, "content": [{"type": "output_text", "text": "It is fine."}]},
+        ]
+        for minute, payload in zip(minutes, payloads, strict=True):
+            kind = "event_msg" if payload["type"] == "user_message" else "response_item"
+            at = f"2026-02-02T09:{minute:02}:00Z"
+            lines.append({"timestamp": at, "type": kind, "payload": payload})
+        count = {"type": "token_count", "info": info}
+        lines.append({"timestamp": at, "type": "event_msg", "payload": count})
+    file = home / "rollout.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert f" in 1 call {cause}" in screen(capsys, str(file))
 
 
 def test_a_cache_that_works_is_nothing_to_report(home: Path, capsys: Capture) -> None:

@@ -189,7 +189,7 @@ class _Thread:
         index = self._replies.get(name, -1)
         fresh = len(session.calls)
         if index >= 0 and self._goes_on(session.calls[index], name, usage):
-            session.took("model", at)
+            session.wrote(at)
             session.messages[session.calls[index].position]["content"] += blocks
         else:
             self.tell()
@@ -233,7 +233,7 @@ class _Thread:
             self._compacts = False
         count = len(session.messages)
         if not count or session.messages[-1]["role"] != "user" or count in session.compactions:
-            session.user([])
+            session.user([], at=at)
         last = session.messages[-1]
         # The client sends what is answered first, and results before words.
         last["content"] = sorted((*last["content"], *parts), key=_is_word)

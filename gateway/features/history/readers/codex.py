@@ -148,7 +148,7 @@ class _Rollout:
             self._form.has_records = True
             self._usage(mapping_at(payload, "usage"), text_at(payload, "response_id"))
         elif kind == "inter_agent_communication":
-            self._user(payload.get("content"))
+            self._user(payload.get("content"), at)
         elif kind == "turn_context":
             self._answer.is_open = False
             self._model = text_at(payload, "model") or self._model
@@ -186,7 +186,7 @@ class _Rollout:
         if kind == "message":
             self._message(item, at)
         elif kind == "agent_message":
-            self._user(item.get("content"))
+            self._user(item.get("content"), at)
         elif kind == "reasoning":
             reply = self._reply(item, at)
             if text := joined(reply.get("reasoning_content"), item_reasoning(item)):
@@ -214,7 +214,7 @@ class _Rollout:
         elif role != "user":
             self.session.messages.append({"role": role or "developer", "content": content})
         else:
-            self._user(content)
+            self._user(content, at)
             if folder := _FOLDER.search(text):
                 self.session.project = self.session.project or folder[1]
             if is_interruption(text):
@@ -226,16 +226,16 @@ class _Rollout:
                 if words:
                     self._said(words, at)
 
-    def _user(self, content: object) -> None:
+    def _user(self, content: object, at: float | None) -> None:
         self._answer.is_open = False
-        self.session.user(content)
+        self.session.user(content, at=at)
 
     def _reply(self, item: Fields, at: float | None) -> FieldDict:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
         key = _NUMBERED.sub("", own_id(item.get("id"), item.get("call_id")))
         if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
-            session.took("model", at)
+            session.wrote(at)
             call = session.calls[-1]
             call.key = call.key or key
             return session.messages[call.position]

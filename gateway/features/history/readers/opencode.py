@@ -177,7 +177,7 @@ def _user(session: Session, parts: list[_Object], at: float | None) -> None:
             if part.get("synthetic") is not True and (words := typed_words(text)):
                 typed.append(words)
     if content:
-        session.user(content)
+        session.user(content, at=at)
         if typed:
             session.did("message", joined(*typed), at, back=1)
 
@@ -217,7 +217,7 @@ def _answer(session: Session, message: _Object, parts: list[_Object], at: float 
     )
     begun = [mapping_at(mapping_at(part, "state"), "time").get("start") for part in of["tool"]]
     moments = [epoch(moment) for moment in (*begun, mapping_at(message, "time").get("completed"))]
-    session.took("model", next(filter(None, moments), None))
+    session.wrote(next(filter(None, moments), None))
     for part in of["tool"]:
         state = mapping_at(part, "state")
         arguments = json_text(state.get("input"))
