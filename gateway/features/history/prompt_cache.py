@@ -1,7 +1,8 @@
 """Input that a session paid again because the provider's prompt cache did not have it.
 
 A call sends what the call before it sent, and more. What of that was not read from the cache was
-paid at the full price once more."""
+paid at the full price once more. After a compaction that is all of its input, though the summary
+in it is new."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise

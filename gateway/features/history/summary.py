@@ -86,7 +86,7 @@ class Again(Struct, kw_only=True):
     """Input that was paid again, for one cause."""
 
     times: int = 0  # calls
-    tokens: int = 0  # of these calls, that the provider had seen before
+    tokens: int = 0  # of these calls, that were not read from the cache
     usd: float = 0.0  # US dollars beyond the price of reading them from the cache
 
 
