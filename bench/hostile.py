@@ -153,8 +153,8 @@ def _bodies() -> dict[str, Callable[[], bytes]]:
         "short messages, 4 MB": lambda: _asks(
             CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 90), 34_000)
         ),
-        "4,900 messages, 310 kB": lambda: _asks(
-            CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 30), 4900)
+        "3,400 messages, 220 kB": lambda: _asks(
+            CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 30), 3400)
         ),
         "short messages, 500 kB": lambda: _asks(
             CHAT, _of_many(b"messages", b'{"role": "user", "content": "%b"}' % (b"x" * 30), 8000)

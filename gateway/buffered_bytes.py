@@ -39,12 +39,13 @@ class Room:
         self._waiting: dict[asyncio.Future[None], tuple[Share, int]] = {}
         self._turn = asyncio.Lock()
 
-    async def give_way(self) -> None:
+    async def give_way(self, pause_s: float = 0) -> None:
         """Wait for one's turn, of which each step of the event loop has one. Whoever is about to
         read, steer or write much asks for it, so that others go on between two such pieces of work,
-        and not only between those of two hundred clients."""
+        and not only between those of two hundred clients. `pause_s`: in which other threads have
+        the interpreter; seconds."""
         async with self._turn:
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
 
     def _fits(self, share: Share, size: int) -> bool:
         others = self._held - share.size

@@ -35,6 +35,9 @@ class BaseURL(Value):
     port: str  # empty: the usual one of the scheme
     query: str  # without the question mark; empty without one
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def base_url(text: str) -> BaseURL:
     """A URL and its parts. Raises: ValueError: it is none that httpx could send to."""

@@ -4,7 +4,7 @@ A long transcript is read in parts, between which other requests are served: to 
 restarted without its store a history of thousands of messages is new."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
@@ -107,7 +107,7 @@ async def observe_steps(
     fold = conversation.run.ready_fold(policy)
     earlier = RunPosition.of(fold.runs[-1])
     try:
-        outcomes = await fold_transcript(fold, transcript)
+        outcomes = await fold_transcript(fold, transcript, request.pause)
         run = _take(conversation, fold, outcomes, now=now)
     except BaseException:
         conversation.run.fold = None  # what is stored counts, not a fold half read
@@ -211,7 +211,9 @@ def _take(
 
 
 async def fold_transcript(
-    fold: ConversationFold, transcript: Sequence[Any]
+    fold: ConversationFold,
+    transcript: Sequence[Any],
+    pause: Callable[[], Awaitable[None]] | None = None,
 ) -> Sequence[StepOutcome]:
     """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
     count = len(transcript)
@@ -231,7 +233,7 @@ async def fold_transcript(
         else:
             goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
             if goes_on:
-                await asyncio.sleep(0)
+                await (pause() if pause else asyncio.sleep(0))
         at = fold.consumed
     starts_over = fold.starts_over and count > MESSAGES_AT_ONCE
     if in_thread or starts_over or fold.open_calls > _MOST_CALLS:

@@ -4,7 +4,7 @@ Everything that is not edited stays byte for byte as the client wrote it: unknow
 number forms (`1.0`, 2^70), escapes and white space. Guidance is placed by splices, too."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,8 @@ class ChatRequest:
     of the members of a body whose large ones were not read (`gateway.wire.parsing`)."""
 
     large = False  # whether it has so much that one at a time is steered
+    # lets others go on between two parts of a long history
+    pause: Callable[[], Awaitable[None]] | None = None
 
     def __init__(
         self,

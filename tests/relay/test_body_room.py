@@ -86,7 +86,7 @@ def test_a_body_whose_values_find_no_room_goes_out_unread(
     """After `steering.max_wait_ms`, as it was sent: an answer may hold the room for minutes. It is
     read when there is room again."""
     server = {"max_bytes_in_flight_mb": 2, "body_wait_s": 600}
-    client = relay({"server": server, "steering": {"max_wait_ms": 50}})
+    client = relay({"server": server, "steering": {"max_wait_ms": 1000}})
     many = weighing(1, messages=[*HELLO["messages"]] * 1900, tools=[])
     upstream.script(Fault(FaultKind.STALL, after=1))
     held = weighing(700, stream=True)
