@@ -419,17 +419,24 @@ def test_hours_are_those_of_the_calls_by_a_clock_that_is_named(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session through the evening has its steps in both rows, and the screen says that it is
-    counted in both."""
+    counted in both. Its project is that of its first folder, wherever it goes."""
     monkeypatch.setenv("TZ", "EST5EDT")
     time.tzset()
     log = Log(1).user("Go.").bash("ls", "a").wait(15 * 3600).bash("ls", "b").bash("ls", "c")
+    log.lines[-1]["cwd"] = "/home/me/garden"
     write_all([log.answer("Done."), smooth()], home)
     out = screen(capsys)
     monkeypatch.undo()
     time.tzset()
     assert "hours, EST/EDT night, 22:00 to 6:00 2 5 " in out
     assert "day, 6:00 to 22:00 1 3 " in out
-    assert "of 2 sessions 1 with calls by night and by day." in out
+    assert "project shop 1 4 " in out
+    assert "garden" not in out
+    assert "Days and weeks are UTC, hours in the zone named." in out
+    assert (
+        "A session counts in the project of its first folder, and in each other row that has calls "
+        "of it: of 2 sessions 1 with calls by night and by day." in out
+    )
 
 
 def test_what_a_log_does_not_hold_is_said(home: Path, capsys: Capture) -> None:
