@@ -359,7 +359,8 @@ def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> Non
     write_all([stopped(1), stopped(2)], home)
     out = screen(capsys)
     said = "the person stopped the agent three times within twelve steps"
-    assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}".' in out
+    assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}" (' in out
+    assert "(interruptions and rejections of one step count once)." in out
     assert (
         f"right after, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
         in out
