@@ -89,6 +89,13 @@ async def keep_damaged(settings: StorageSettings) -> str:
     return await on_disk(set_aside, settings.path, QUICK, _LOOK_S)
 
 
+def has_run(path: str, name: str) -> bool:
+    """Whether the file of a database has a run, conversation or budget of `wrap` of this name."""
+    from gateway.stores.sqlite import connection
+
+    return connection.has_run(path, name)
+
+
 async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     """The stores in the SQLite file at `settings.path`, or in memory."""
     # Imported here: SQLite's library is loaded only when it is used.

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from gateway.backends import Stores, open_stores
+from gateway.backends import Stores, has_run, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings, is_there
 from gateway.errors import BadRequest, ConfigError, in_words
@@ -79,8 +79,6 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
         return storage
     known = [(default, "")] * is_there(default) + _other_files()
     if subject is not None and len(known) > 1:
-        from gateway.stores.sqlite.connection import has_run  # it loads SQLite's library
-
         known.sort(key=lambda each: not has_run(each[0], subject))
     for path, whose in known:
         if not whose:
@@ -133,7 +131,6 @@ async def run_on_stores(
         except ConfigError as exc:
             if creates or not subject or repr(subject)[:-1] not in str(exc):
                 raise
-            from gateway.stores.sqlite.connection import has_run
 
             others = _other_files(storage.path)
             for path, whose in others:

@@ -279,7 +279,7 @@ async def test_many_small_parts_are_too_much_in_a_small_body(
     ]
     bodies = {
         "few": (_many(dialect, empty, 1990), None),
-        "sentences": (_many(dialect, sentence, 6000), None),
+        "sentences": (_many(dialect, sentence, 3400), None),
         "empty": (_many(dialect, empty, 6000), "size"),
         "short": (short, None),
         "grown": (json.dumps(grown).encode(), "size"),

@@ -179,9 +179,9 @@ def test_it_says_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert leaps == [
         row
         for word, name, was, now in (
-            ("dearer", "leap", "$1e-06", "$1e-05"),
-            ("cheaper", "fall", "$1e-06", "$1e-07"),
-            ("dearer", "free", "$0", "$1e-06"),
+            ("dearer", "leap", "$0.000001", "$0.00001"),
+            ("cheaper", "fall", "$0.000001", "$0.0000001"),
+            ("dearer", "free", "$0", "$0.000001"),
         )
         for row in ((word, name, kind, was, now) for kind in kinds)
     ]
