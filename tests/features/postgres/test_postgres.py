@@ -442,7 +442,8 @@ async def test_what_is_wrong_with_the_server_is_no_fault_of_the_record(url: str,
             assert await guarded.commit(records.one_run(0)) == 1
             assert guarded.health.waiting == 1
         finally:
-            server.execute("DROP FUNCTION fails CASCADE", name)
+            # The lock first, on all partitions in the order of a commit, which waits for it then.
+            server.execute("LOCK TABLE steps; DROP FUNCTION fails CASCADE", name)
         while guarded.health.waiting:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
         trace = await stores.runs.get_run("r0000", tenant=None)
