@@ -165,7 +165,8 @@ class OutcomeBody(Sent):
     """The outcome of a run; score and comment are kept with it."""
 
     outcome: Outcome  # success, failure or other
-    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None  # any scale; null without one
+    # any scale; null without one
+    score: Annotated[float, Field(ge=-1e9, le=1e9, strict=True)] | None = None
     comment: Annotated[str, Field(max_length=2000)] = ""  # kept with the run
 
 

@@ -127,6 +127,8 @@ def test_an_outcome_is_stored_and_every_verdict_kept(
         client.post("/api/patterns", json=LIKE_EVERY_STEP)
         run_id = a_finished_run(server, upstream)
         path = f"/api/runs/{run_id}/outcome"
+        no_number = {"outcome": "success", "score": False}
+        assert client.post(path, json=no_number).status_code == 400
         told = {"outcome": "success", "score": 0.5, "comment": "half of it"}
         for _ in range(2):
             assert client.post(path, json=told).json()["outcome"] == "success"
