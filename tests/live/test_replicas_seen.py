@@ -58,7 +58,8 @@ def test_the_other_gateway_knows_at_once(
     (run,) = get(there, "runs")["runs"]
     # The cost of the third call is counted behind its answer.
     until(lambda: [each["used"] for each in get(there, "budgets")["accounts"]] == [1.0])
-    assert get(here, "budgets") == get(there, "budgets")
+    # What the third call reserved may be given back between two looks.
+    until(lambda: get(here, "budgets") == get(there, "budgets"))
     # A refused call is recorded behind its answer.
     until(lambda: len(get(there, f"runs/{run['id']}")["steps"]) == 4)
     trace = get(there, f"runs/{run['id']}")
