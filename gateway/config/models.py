@@ -1,6 +1,6 @@
 """Settings of the models that the gateway uses itself: embedder and difficulty scorer."""
 
-from gateway.config.values import at_least, finite
+from gateway.config.values import above_zero, at_least
 from gateway.core.scoring.scorer import DifficultySettings, ScorerName
 from gateway.values import frozen
 
@@ -27,7 +27,7 @@ class EmbeddingSettings:
             raise ValueError(f"embedder: {self.embedder!r} is not one of {known}")
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
-        finite(self, "timeout_s")
+        above_zero(self, "timeout_s")
         at_least(self, 0, "cache_entries")
 
     @property
@@ -53,7 +53,7 @@ class JudgeSettings:
     cache_entries: int = 1000  # scores kept in memory, by question; 0 = none
 
     def __post_init__(self) -> None:
-        finite(self, "timeout_ms")
+        above_zero(self, "timeout_ms")
         if not 0 < self.deadline_share < 1:
             raise ValueError("deadline_share: must be above 0 and below 1")
         at_least(self, 0, "cache_entries")

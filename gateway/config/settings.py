@@ -205,21 +205,19 @@ class Deployment:
         for name in ("api_base", "base_url"):
             if url := self.litellm_params.get(name):
                 http_url(str(url), f"litellm_params.{name}")
-        weight = self.litellm_params.get("weight", 1)
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-            raise ValueError(f"litellm_params.weight: expected a number, got {weight!r}")
-        if weight < 0:
-            raise ValueError(f"litellm_params.weight: must be at least 0, got {weight:g}")
         at_least(self, 0, "weight")
         for part in ("litellm_params", "model_info"):
             for name, value in getattr(self, part).items():
-                if _PRICE_KEY.match(name) and not _PRICE.fullmatch(str(value)):
-                    raise ValueError(f"{part}.{name}: expected US dollars, 0 or more, got {value}")
+                if _NO_NUMBER.match(f"{name}={value}"):
+                    raise ValueError(f"{part}.{name}: expected a number, 0 or more, got {value}")
 
 
-# Prices in LiteLLM's form; YAML reads `1e-6` as text, and a null is none.
-_PRICE_KEY = re.compile(r"(input|output|cache)_\w*cost")
-_PRICE = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|None", re.IGNORECASE)
+# A weight, or a price in LiteLLM's form, that is no number from 0 on; YAML reads `1e-6` as text,
+# and a price of null is none.
+_NUMBER = r"(\d{1,20}\.?\d*|\.\d+)(e[+-]?\d{1,2})?"
+_NO_NUMBER = re.compile(
+    rf"weight=(?!{_NUMBER}$)|(input|output|cache)_\w*cost\w*=(?!({_NUMBER}|None)$)", re.IGNORECASE
+)
 
 
 @frozen

@@ -3,7 +3,7 @@
 import os
 from urllib.parse import urlsplit
 
-from gateway.config.values import Secret, finite
+from gateway.config.values import Secret, above_zero, at_least
 from gateway.core.plugins import plugins
 from gateway.hooks import written
 from gateway.values import frozen
@@ -95,7 +95,9 @@ class StorageSettings:
             raise ValueError("path: is a URL; the key for a PostgreSQL database is storage.url")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
-        for name in (
+        at_least(
+            self,
+            0,
             "raw_mb",
             "max_size_mb",
             "spool_records",
@@ -104,10 +106,8 @@ class StorageSettings:
             "busy_timeout_ms",
             "clock_settle_s",
             "start_wait_s",
-        ):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: must be 0 or more, and finite")
-        finite(
+        )
+        above_zero(
             self,
             "raw_max_kb",
             "queue_limit",

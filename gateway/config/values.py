@@ -40,14 +40,6 @@ def above_zero(settings: object, *names: str) -> None:
             raise ValueError(f"{name}: must be above 0")
 
 
-def finite(settings: object, *names: str) -> None:
-    """Refuse values of these keys that are 0 or less; loading refuses those that are not finite.
-    Raises: ValueError."""
-    for name in names:
-        if getattr(settings, name) <= 0:
-            raise ValueError(f"{name}: must be above 0, and finite")
-
-
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 
 

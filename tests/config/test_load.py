@@ -183,6 +183,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"difficulty": {"judge": {"deadline_share": 1}}}, r"difficulty\.judge\.deadline_share: must"),
     ({"experiment": {"arms": {"random": 1}}}, r"experiment\.arms\.random: not one of"),
     ({"experiment": {"arms": {"on": -1}}}, r"experiment\.arms\.on: must be 0 or more"),
+    ({"client_hooks": {"share": 3}}, r"client_hooks\.share: expected a number in \[0, 1\], got 3"),
+    ({"client_hooks": {"share": -0.1}}, r"client_hooks\.share: expected a number in \[0, 1\]"),
+    (
+        {"budgets": [{"name": "a", "scope": "run", "limits": {"usd": float("inf")}}]},
+        r"budgets\[0\]\.limits\.usd: expected a number, got the number inf",
+    ),
 ]
 
 

@@ -1,5 +1,6 @@
 """Settings of the hooks that `gateway hooks install` puts into agents."""
 
+from gateway.core.fsm import refuse_outside_unit
 from gateway.values import frozen
 
 
@@ -14,3 +15,6 @@ class ClientHookSettings:
     # largest share of a session's time that reading its log for alarms takes; 0 = only at the end
     # of a turn, 1 = at each call
     share: float = 0.1
+
+    def __post_init__(self) -> None:
+        refuse_outside_unit("share", self.share)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from gateway.config.values import at_least, finite
+from gateway.config.values import above_zero, at_least
 from gateway.values import frozen
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class LearningSettings:
     max_chars: int = 600  # longest lesson as it is given; characters
 
     def __post_init__(self) -> None:
-        finite(self, "over_after_s", "interval_s")
+        above_zero(self, "over_after_s", "interval_s")
         at_least(self, 0, "per_call", "per_run")
         at_least(self, 120, "max_chars")
 
@@ -41,7 +41,7 @@ class ReaderSettings:
     interval_s: float = 5.0  # seconds between two looks for something to read
 
     def __post_init__(self) -> None:
-        finite(self, "usd_per_day", "timeout_s", "interval_s")
+        above_zero(self, "usd_per_day", "timeout_s", "interval_s")
         at_least(self, 1, "tokens_per_day")
 
     def named_models(self) -> dict[str, str]:
