@@ -9,7 +9,8 @@ it carries its refusal there, whichever deployment, fallback or default upstream
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, cast
 from urllib.parse import parse_qs
@@ -27,7 +28,7 @@ from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
-from gateway.wire.coerce import as_text, list_at, objects
+from gateway.wire.coerce import as_text, list_at, mapping_at, objects, text_at
 from gateway.wire.headers import header
 from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
@@ -51,7 +52,7 @@ _FORM = b"multipart/form-data"  # uploads of sound and images, which name nothin
 
 # What a body contains that names a stored thing in its messages: most have none of it.
 _MAY_NAME = re.compile(
-    rb'file_ids?|file_?[uU]ri|s3Location|vector_store_ids|container|retrieval|promptVar|file_?[sS]earch|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
+    rb'file_ids?|file_?[uU]ri|s3Location|vector_store_ids|container|retrieval|promptVar|file_?[sS]earch|item_reference|image_generation_call|skill_id|"(?:audio|voice)"|(?i:"gs:|"s3:|generativelanguage)|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
 )
 # What names a stored thing, and members that hold the words of tools and schemas instead.
 _STORES = (
@@ -65,7 +66,21 @@ _STORES = (
     "fileSearch",
     "file_search",
     "promptVariables",
+    "skill_id",
 )
+_IN_BODY = (
+    "conversation",
+    "prompt",
+    "container",
+    "cachedContent",
+    "cached_content",
+    "preset",
+    "data_sources",
+)
+_CONTAINERS = ("container", "container_id")
+# Members with an address, which may be one of a file that the operator's cloud account can read.
+_ADDRESSES = ("url", "image_url", "file_data")
+_IN_CLOUD = re.compile(r"gs://|s3://|https://generativelanguage\.", re.IGNORECASE)
 _OF_TOOLS = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
 _RIGHTS = "auth.rights, or the key's own"
 _NEVER = ("json", "properties", "$defs", "metadata")
@@ -109,21 +124,19 @@ class RightsOfKeys(Rights):
         if not _is_limited(services, principal):
             return
         route = f"{call.method} {call.path}"
-        if _INFERENCE.fullmatch(route):
-            if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
-                call.instead_of_operator_key = _forbidden(
-                    principal, "a call that is named by its id"
-                )
-            elif call.method == "POST" and not header(call.headers, b"content-type").startswith(
-                _FORM
-            ):
-                # Until the body has been read.
-                call.instead_of_operator_key = _forbidden(principal, "a body that is not read")
-            return
         if stored := _STORED.fullmatch(route):
-            refusal = await _unless_own(runtime, services, principal, name=stored[1] or stored[2])
-            call.instead_of_operator_key = refusal
+            call.instead_of_operator_key = await _unless_own(
+                runtime, services, principal, name=stored[1] or stored[2]
+            )
             return
+        if _INFERENCE.fullmatch(route):
+            is_form = header(call.headers, b"content-type").startswith(_FORM)
+            if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
+                route = "a call that is named by its id"
+            elif call.method == "POST" and not is_form:
+                route = "a body that is not read"  # until it has been read
+            else:
+                return
         call.instead_of_operator_key = _forbidden(principal, route)
 
     async def require_own(
@@ -137,19 +150,19 @@ class RightsOfKeys(Rights):
         """Refuse a body that asks for a model or names stored things that are not this key's.
         `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
         `auth.rights`. BadRequest: two members have one name."""
-        unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
+        in_path = False
+        if isinstance(request, SteeredRequest):
+            in_path = request.addressed is not None
+            if request.opaque:
+                request = None
         is_limited = _is_limited(services, principal)
-        if request is not None and not unreadable and (is_limited or _rights(services, principal)):
+        if request is not None and (is_limited or _rights(services, principal)):
             refuse_repeated(request.raw)
-        self.require_models(
-            services, principal, None if request is None or unreadable else request.body
-        )
-        if not is_limited or _STORED.fullmatch(f"{call.method} {call.path}"):
+        self.require_models(services, principal, None if request is None else request.body)
+        is_inference = in_path or _INFERENCE.fullmatch(f"{call.method} {call.path}")
+        if not (is_limited and is_inference):
             return
-        in_path = isinstance(request, SteeredRequest) and request.addressed is not None
-        if not in_path and not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
-            return
-        if request is None or unreadable:
+        if request is None:
             call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
             return
         at_cloud = in_path or call.seat is not None
@@ -165,31 +178,32 @@ async def _refusal(
     body = request.body
     if at_cloud and ":prompt/" in str(body.get("model")):  # Source: Bedrock's `Converse`, `modelId`
         return _forbidden(principal, "a stored prompt")
-    earlier = body.get("previous_response_id")
-    if isinstance(earlier, str) and earlier:
-        refusal = await _unless_own(runtime, services, principal, name=earlier)
-        if refusal is not None:
-            return refusal
-    for name in ("conversation", "prompt", "container", "cachedContent", "cached_content"):
-        if body.get(name) and not (name == "prompt" and not isinstance(body[name], Mapping)):
+    earlier = text_at(body, "previous_response_id")
+    if earlier and (refusal := await _unless_own(runtime, services, principal, name=earlier)):
+        return refusal
+    for name in _IN_BODY:
+        if body.get(name) and (name != "prompt" or mapping_at(body, name)):
             return _forbidden(principal, f"{name!r} in the body")
     if _MAY_NAME.search(request.raw) is None:
         return None
     # A large body has not been read, and takes its time.
     named = await off_loop(_stored_things, request, at_cloud)
-    # Unless all of it are items that the tenant was given.
-    other = next((kind for kind, _ in named if kind != REFERENCE), None)
-    if other is not None:
-        return _forbidden(principal, f"{other!r} in the body")
-    names = [name for _, name in named]
-    try:
-        known = await services.loader.items(principal.tenant, names)
-    except StoreError:
-        known = {}
-    missing = next((name for name in names if name not in known), None)
-    if missing is not None:
-        return NotFound(f"there is no item {missing[:80]!r}")
+    items: Fields = {}
+    with suppress(StoreError):
+        items = await services.loader.items(principal.tenant, [name for _, name in named])
+    # Unless all of it are items that the tenant was given, and the containers of their calls.
+    known = {*items, *map(_container, items.values())}
+    for kind, name in named:
+        if name not in known:
+            if kind == REFERENCE:
+                return NotFound(f"there is no item {name[:80]!r}")
+            return _forbidden(principal, f"{kind!r} in the body")
     return None
+
+
+def _container(item: Fields) -> Any:
+    """The id of the container in which an item's call was made; None for none."""
+    return item.get("container_id") or mapping_at(item, "environment").get("container_id")
 
 
 def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]]:
@@ -203,17 +217,22 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
     waiting = list[Any]([body])
     for item in objects(body.get("input")):
         name = item.get("id")
-        bare = item.get("type") is None and not item.keys() & {"role", "content"}
-        if isinstance(name, str) and (bare or item.get("type") == REFERENCE):
+        kind = item.get("type")
+        bare = kind is None and not item.keys() & {"role", "content"}
+        drawn = kind == "image_generation_call" and not item.get("result")
+        named = bare or drawn or kind == REFERENCE or _container(item)
+        if isinstance(name, str) and named:
             found.append((REFERENCE, name))
     while waiting:
         value = waiting.pop()
         if isinstance(value, list):
             waiting += value
         elif isinstance(value, dict):
-            own = (*_NEVER, *_OF_TOOLS) if "name" in value else _NEVER
+            own = (*_NEVER, *_OF_TOOLS) if "name" in value and value is not body else _NEVER
             found += [(key, key) for key in _STORES if value.get(key)]
-            found += [("container", "")] if isinstance(value.get("container"), str) else []
+            found += [(key, key) for key in _ADDRESSES if _IN_CLOUD.match(str(value.get(key)))]
+            found += [(key, key) for key in ("audio", "voice") if mapping_at(value, key).get("id")]
+            found += [(key, value[key]) for key in _CONTAINERS if isinstance(value.get(key), str)]
             waiting += [held for key, held in value.items() if key not in own]
     return found
 
@@ -225,12 +244,9 @@ async def _unless_own(
     stored = runtime.stored_answers
     if stored.targets.knows(principal.tenant, name) or (principal.tenant, name) in stored.pending:
         return None
-    try:
-        owner, _ = await services.loader.response(principal.tenant, name)
-    except StoreError:
-        owner = ""
-    if owner:
-        return None
+    with suppress(StoreError):
+        if (await services.loader.response(principal.tenant, name))[0]:
+            return None
     return NotFound(f"there is no response {name[:80]!r}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from steering_gateway_testing import ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.hearing import HELLO, hear
 
 Relay = Callable[..., httpx.Client]
@@ -182,6 +182,40 @@ NAMED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/messages", {"max_tokens": 9, "messages": message(), "container": "container_1"}),
     ("/images/edits", {"prompt": "x", "images": [{"file_id": "file-1"}]}),
+    ("/chat/completions", {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}),
+    (
+        "/chat/completions",
+        {"messages": [{"role": "assistant", "audio": {"expires_at": 1, "id": "audio_1"}}]},
+    ),
+    ("/chat/completions", {"messages": message(), "audio": {"voice": {"id": "voice_1"}}}),
+    ("/audio/speech", {"input": "x", "voice": {"id": "voice_1"}}),
+    (
+        "/chat/completions",
+        {"messages": message({"type": "image_url", "image_url": {"url": "gs://bucket/a.png"}})},
+    ),
+    (
+        "/chat/completions",
+        {"messages": message({"type": "file", "file": {"file_data": "s3://bucket/a.pdf"}})},
+    ),
+    ("/chat/completions", {"messages": message(), "data_sources": [{"type": "azure_search"}]}),
+    ("/chat/completions", {"messages": message(), "preset": "of-the-operator"}),
+    ("/responses", {"input": [{"type": "image_generation_call", "id": "ig_1"}]}),
+    (
+        "/responses",
+        {"input": [{"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1"}]},
+    ),
+    (
+        "/responses",
+        {"input": "x", "tools": [{"type": "shell", "environment": {"container_id": "cntr_1"}}]},
+    ),
+    (
+        "/responses",
+        {
+            "input": "x",
+            "tools": [{"type": "shell", "environment": {"skills": [{"skill_id": "skill_1"}]}}],
+        },
+    ),
+    ("/responses", {"name": "x", "input": message({"type": "input_file", "file_id": "file-1"})}),
 ]
 
 
@@ -237,6 +271,41 @@ def test_items_of_an_own_answer_may_be_named(upstream: ScriptedUpstream, relay: 
     }
     assert hear(client, "/responses", json=named, headers={"x-gateway-key": OTHER}).status == 404
     assert hear(client, "/responses", json=named, headers={"x-gateway-key": OURS}).status == 200
+
+
+def test_the_container_of_an_own_call_may_be_named(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """A client that repeats the history repeats the call; another container is refused."""
+    client = relay({**settings(upstream), "steering": {"mode": "on"}})
+    call = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "1"}
+    upstream.default = Reply("done", extra={"output": [{**call, "status": "completed"}]})
+    made = {"model": "m", "input": "hello"}
+    assert hear(client, "/responses", json=made, headers={"x-gateway-key": OURS}).status == 200
+    for key, container, status in (
+        (OURS, "cntr_1", 200),
+        (OURS, "cntr_2", 403),
+        (OTHER, "cntr_1", 404),
+    ):
+        history = [{"role": "user", "content": "hello"}, {**call, "container_id": container}]
+        named = {"model": "m", "input": history}
+        heard = hear(client, "/responses", json=named, headers={"x-gateway-key": key})
+        assert heard.status == status, heard.body
+
+
+def test_sound_and_pictures_that_a_body_holds_are_no_stored_things(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """A voice by its name, sound and a picture in the body, and addresses in somebody's words."""
+    client = relay({**settings(upstream), "steering": {"mode": "on"}})
+    sound = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    said = {"type": "text", "text": "gs://bucket/a.png"}
+    body = {"model": "m", "audio": {"voice": "alloy"}, "messages": message(sound, picture, said)}
+    for path, more in (("/chat/completions", body), ("/audio/speech", {"voice": "alloy"})):
+        named = {"model": "m", "input": "x", **more}
+        heard = hear(client, path, json=named, headers={"x-gateway-key": OURS})
+        assert heard.status == 200, heard.body
 
 
 RIGHTS = {"a": {"routes": ["/chat/completions", "/embeddings", "/models*"], "models": ["small-*"]}}
