@@ -46,7 +46,7 @@ class _Sent(Struct):
     raw: bytes  # the client's body
     edits: tuple[Edit, ...]  # what the gateway added
     model: str  # whose prices hold
-    at: float  # epoch seconds of its answer
+    at: float  # end of its answer, in seconds of the monotonic clock
     tokens: TokenUsage  # as the provider reported them
     changes: int = 0  # calls in a row, up to this one, that paid again for a changed prompt
 
@@ -60,7 +60,7 @@ class SentPrompts:
         self._bytes = 0
 
     def lost(self, call: "Call", at: float) -> Loss:
-        """The loss of a call that was answered at `at` (epoch seconds)."""
+        """The loss of a call whose answer ended at `at` (seconds of the monotonic clock)."""
         decision = call.decision
         raw = call.request.raw
         upstream = call.exchange.upstream
@@ -91,7 +91,7 @@ class SentPrompts:
         if before.model != now.model:
             cause = "model"
         elif not part:
-            cause = _other_cause(before, now, len(call.request.own_messages))
+            cause = _other_cause(before, now, call)
         if cause == part:
             now.changes = before.changes + 1
         if now.changes >= _EACH and len(self._unsteady) < _MOST_CLIENTS:
@@ -122,18 +122,18 @@ class SentPrompts:
             self._bytes -= len(oldest.raw)
 
 
-def _other_cause(before: _Sent, now: _Sent, messages: int) -> str:
+def _other_cause(before: _Sent, now: _Sent, call: "Call") -> str:
     """Why the provider did not have a prompt that begins as before. What stands before a text of
-    the gateway cannot be lost through it; `messages`: their number."""
+    the gateway cannot be lost through it; a pause ends when the request of `call` arrives."""
     edits = [e for e in (*before.edits, *now.edits) if (e in before.edits) != (e in now.edits)]
     places = [getattr(each, "index", getattr(each, "position", 0)) for each in edits]
     read = (now.tokens.cached or 0) / (now.tokens.input or 1)
-    if places and min(places) <= (read + SHARE) * messages:
+    if places and min(places) <= (read + SHARE) * len(call.request.own_messages):
         return "text of the gateway"
     life_s = LIFETIME_S
     if b'"1h"' in before.raw:
         life_s = HOUR_S
-    if now.at - before.at > life_s:
+    if call.exchange.timing.started - before.at > life_s:
         return "pause"
     return "provider"
 

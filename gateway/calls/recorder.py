@@ -280,7 +280,7 @@ class Recorder:
         loss = Loss()
         if completion is not None:
             try:
-                loss = self._prompts.lost(call, time.time())
+                loss = self._prompts.lost(call, time.perf_counter())
             except Exception as exc:  # the call is recorded without this figure
                 _log.warning("prompt not compared", reason=str(exc))
         if self._runtime.telemetry is not None and cost is not None:

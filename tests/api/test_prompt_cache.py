@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls.prompt_cache import changed
+from gateway.calls.call import Call
+from gateway.calls.prompt_cache import SentPrompts, changed
+from gateway.wire.usage import Loss
 from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from steering_gateway_testing.control_plane import client_of
 from steering_gateway_testing.patience import until
@@ -77,6 +79,34 @@ def test_what_was_paid_again_has_its_cause(
         rate = {"gpt-4o": 1.25e-6, "gpt-4o-mini": 0.075e-6}[body["model"]]
         assert health["lost_usd"][kind] == pytest.approx(lost * rate)
     assert ("Paid again" in page) == bool(cause)
+
+
+@pytest.mark.parametrize(
+    ("waited", "took", "cause"), [(0, 307, "provider"), (307, 0, "pause"), (250, 100, "provider")]
+)
+def test_a_pause_ends_when_the_request_arrives(
+    start: Start,
+    upstream: ScriptedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
+    waited: int,
+    took: int,
+    cause: str,
+) -> None:
+    """The time that the call itself takes is no pause. The clock of the second call is moved: it
+    arrives so many seconds later, and its answer takes so many more."""
+    server = start()
+    lost = SentPrompts.lost
+
+    def later(self: SentPrompts, call: Call, at: float) -> Loss:
+        call.exchange.timing.started += waited
+        return lost(self, call, at + waited + took)
+
+    with client_of(server) as client:
+        ask(client, upstream, body_of(4), PROMPT)
+        monkeypatch.setattr(SentPrompts, "lost", later)
+        ask(client, upstream, body_of(6), 0)
+        health = client.get("/api/health-summary").json()
+    assert health["lost_tokens"] == {cause: PROMPT}
 
 
 def test_what_is_written_for_an_hour_is_lost_at_its_own_price(
