@@ -33,9 +33,12 @@ class _Parser(ArgumentParser):
     """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does; unknown words are an error of their command, unless that one
-        parses the rest itself."""
+        """Parse as argparse does, but for paths that follow options: these are taken, too. Unknown
+        words are an error of their command, unless that one parses the rest itself."""
         found, rest = super().parse_known_args(args, namespace)
+        if rest and "paths" in found and not rest[0].startswith("-"):
+            found.paths += rest
+            return found, []
         if rest and not getattr(found, "passes_rest", False):
             is_config = rest[0].endswith((".yaml", ".yml"))
             hint = ""

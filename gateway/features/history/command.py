@@ -42,9 +42,9 @@ def _history(args: argparse.Namespace) -> int:
         return _show(args)
     if args.steps:
         raise ConfigError("--steps: only with `show ID`")
-    verb = ""
-    if args.paths[-1:] in (["typed"], ["brief"]):
-        verb = args.paths.pop()
+    verb = next((verb for verb in ("typed", "brief") if verb in args.paths), "")
+    if verb:
+        args.paths.remove(verb)
     reads = args.read or args.write
     if reads and verb != "brief":
         raise ConfigError("--read and --write: only with `brief`")
@@ -79,7 +79,7 @@ def _history(args: argparse.Namespace) -> int:
             sys.stdout.write(session_line(reading))
         return int(problems > 0)
     if not readings:
-        raise ConfigError(_nothing(args, read=len(found) > problems))
+        raise ConfigError(_nothing(args, len(found), read=len(found) - problems))
     if verb == "brief":
         root = repository_of(str(Path.cwd()))
         places = {each.place for each in readings if repository_of(each.project) == root}
@@ -152,14 +152,15 @@ def _found(args: argparse.Namespace) -> list[Found]:
     return at_home(Path.home())
 
 
-def _nothing(args: argparse.Namespace, *, read: bool) -> str:
+def _nothing(args: argparse.Namespace, files: int, *, read: int) -> str:
+    """Why there is no session, where so many of the files could be read."""
     given = [f"--{name}" for name in ("since", "project", "agent") if getattr(args, name)]
     if read:
         return (
             f"no session fits {' and '.join(given)}" if given else "no log has an answer of a model"
         )
-    if args.paths:
-        return f"no session log in {', '.join(args.paths)}"
+    if files:
+        return "no session could be read"
     from gateway.features.history.log_places import formats
 
     homes = [f"~/{home}" for each in formats() for home in each.homes]

@@ -6,8 +6,8 @@ known by the usual forms of its path."""
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -54,16 +54,16 @@ def with_projects(readings: Sequence[SessionReading]) -> list[SessionReading]:
     pairs = zip(readings, roots, strict=True)
     remotes = {root: r.origin.repository for r, root in pairs if r.project and r.origin.repository}
     keys = [remotes.get(root, root) for root in roots]
-    often = Counter(map(_last, set(keys)))
+    often = Counter(chain.from_iterable(map(_ends, set(keys))))
     return [
-        replace(r, place=key if often[_last(key)] > 1 else _last(key))
+        replace(r, place=next((end for end in _ends(key) if often[end] == 1), key))
         for r, key in zip(readings, keys, strict=True)
     ]
 
 
-def _last(path: str) -> str:
-    """The last part of a path or of a repository's name."""
-    return path.rpartition("/")[2] or path
+def _ends(path: str) -> Iterator[str]:
+    """The last part of a path or of a repository's name, the last two, and so on."""
+    return accumulate(reversed(PurePath(path).parts), lambda end, above: f"{above}/{end}")
 
 
 def _by_digest(folders: Iterable[str]) -> dict[str, str]:

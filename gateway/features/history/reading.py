@@ -29,7 +29,7 @@ from gateway.offline.replay import in_processes
 from gateway.steering.sub_agents import Order, orders_in, prompt_digest
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import StepChange, StepReader
-from gateway.steering.transcript.user_words import task_of
+from gateway.steering.transcript.user_words import task_of, title_of
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
@@ -230,7 +230,7 @@ def _alarms(outcomes: Sequence[StepOutcome]) -> Iterator[FirstAlarm]:
                 step=outcome.step.index,
                 monitors=tuple(alarmed),
                 state=outcome.state.value,
-                evidence=mask_repeated(evidence),
+                evidence=mask_repeated(STEPS.sub("", evidence)),
                 label=" and ".join(dict.fromkeys(starmap(_label, alarmed.items()))),
             )
         before = evidence
@@ -245,8 +245,10 @@ def _label(monitor: str, sentence: str) -> str:
 
 _ACTS = {"interrupt": "you interrupted", "reject": "you rejected"}
 _FIXED = sorted([STOPPED, *[each.value for each in TriesEnding]], key=len, reverse=True)
-_STEPS = re.compile(
-    r", (?:steps \d+ to \d+|up to step \d+|first in run \d+, step \d+; now step \d+|step \d+$)"
+# Numbers of steps in a reason: those of its run, from 1; a session may have several runs.
+STEPS = re.compile(
+    r", (?:steps \d+ to \d+|up to step \d+|first in run \d+, step \d+; now step \d+"
+    r"|the (?:one before|last one) at step \d+|step \d+(?=;|$))| since step \d+"
 )
 
 
@@ -254,8 +256,7 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
     """The alarms, then the acts of the person with their words or those that were typed right
     after, each step once."""
     for alarm in alarms:
-        what = _STEPS.sub("", alarm.evidence)  # those of its run; a session may have several
-        yield Place(step=alarm.step, what=what, alarmed=True)
+        yield Place(step=alarm.step, what=alarm.evidence, alarmed=True)
     steps = {-1}
     for turn, after in zip_longest(human, human[1:]):
         if turn.kind == "message" or turn.step in steps:
@@ -273,7 +274,8 @@ def _places(alarms: Sequence[FirstAlarm], human: Sequence[HumanTurn]) -> Iterato
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:
     said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
-    return one_line(said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID]), _TITLE)
+    text = said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])
+    return one_line(title_of(text), _TITLE)
 
 
 IN_PROCESS_BYTES = 40_000_000

@@ -24,7 +24,6 @@ _ROWS = 5  # of projects, models and weeks
 _PROJECTS = 2  # whose typed sentences the first screen has
 MOST_PLACES = 10
 _ALL = 10**9  # rows
-_TITLES = {"sub-agent": "sub-agents", "week": "week of"}
 _COPIED = ("gateway history ", "budgets: ")  # beginnings of lines that a terminal may not divide
 
 
@@ -46,12 +45,12 @@ def print_screen(
         summary=summary,
         limit=limit_of(summary),
         parts=rows_of_sums(summary, _ALL if every else _ROWS),
-        most=_ALL if every else MOST_PLACES,
+        most=MOST_PLACES,
         every=every,
         silent=silent,
         typed=typed_alike(typed),
         shared=bool(typed),
-        projects=_ALL if every else _PROJECTS,
+        projects=_PROJECTS,
         wordings=1,
         width=console.width,
         command=command,
@@ -82,10 +81,10 @@ def rows_of_sums(summary: Summary, most: int) -> Sequence[tuple[str, Sequence[Ro
     found = []
     for kind, sums in summary.parts.items():
         rows = largest(sums, most)
-        title = _TITLES.get(kind, kind)
+        title = kind
         if kind == "session":
             rows = [(summary.titles.get(name, name), each) for name, each in rows]
-        elif kind == "week":
+        elif kind == "week of":
             rows = with_rest(sorted(sums.items(), reverse=True), most, "earlier")
         elif kind == "hours":
             title = f"hours, {'/'.join(dict.fromkeys(time.tzname))}"

@@ -12,7 +12,7 @@ from gateway.api.views import picked
 from gateway.core.decision_settings import Policy
 from gateway.errors import ConfigError
 from gateway.features.history.find import Found
-from gateway.features.history.reading import SessionReading, outcomes_of, read_session
+from gateway.features.history.reading import STEPS, SessionReading, outcomes_of, read_session
 from gateway.features.history.screen import print_text
 from gateway.features.history.session import Session
 from gateway.steering.transcript.steps import extract
@@ -74,6 +74,7 @@ def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console
         steps=steps,
         outcomes={outcome.step.index: outcome for outcome in outcomes},
         call_line=call_line,
+        numbers=STEPS,
         visible=visible,
     )
 

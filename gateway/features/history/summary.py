@@ -22,7 +22,6 @@ from gateway.text.typed_not_pasted import typed_sentences
 from gateway.values import Value
 
 _NO_MODEL = "no model in the log"
-_NO_MODEL_OF_SUB_AGENT = "no model in the log (of a sub-agent)"
 ID_CHARACTERS = 8  # of an id that is shown
 
 
@@ -111,8 +110,8 @@ class Summary(Struct, kw_only=True):
     """The contents of the first screen."""
 
     total: SessionSums = msgspec.field(default_factory=SessionSums)  # over all sessions
-    # sums by `project`, `session` (the root of a tree), `sub-agent` (its kind), `model`, `hours`
-    # and `week`, then by value
+    # sums by `project`, `session` (the root of a tree), `sub-agents` (their kind), `model`, `hours`
+    # and `week of`, then by value
     parts: dict[str, dict[str, SessionSums]] = {}
     titles: dict[str, str] = {}  # of sessions, by id; the beginning of an id without one
     # what was read, and what was not
@@ -123,8 +122,7 @@ class Summary(Struct, kw_only=True):
     places: list[PlaceToLook] = []  # alarms, then acts, each the newest session first
 
 
-_KINDS = ("project", "session", "sub-agent", "model", "hours", "week")
-NIGHT = (22, 6)  # from and to this hour, by the clock of this machine
+_KINDS = ("project", "session", "sub-agents", "model", "hours", "week of")
 
 
 def summarise(readings: Sequence[SessionReading]) -> Summary:
@@ -186,12 +184,12 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
         names = {
             "project": reading.place,
             "session": root,
-            "model": call.model or (_NO_MODEL_OF_SUB_AGENT if reading.parent else _NO_MODEL),
+            "model": call.model or _NO_MODEL,
             "hours": hours_of(call.at),
-            "week": week_of(call.at or reading.started),
+            "week of": week_of(call.at or reading.started),
         }
         if agent:
-            names["sub-agent"] = agent
+            names["sub-agents"] = agent
         own = SessionSums(steps=1, tokens=call.tokens, usd=call.usd or 0.0)
         own.floors.update(filter(None, [call.at_least]))
         if call.usd is None and call.tokens.total:
@@ -200,7 +198,7 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
         summary.total.add(own)
         for place in names.items():
             kind, name = place
-            own.sessions = place not in spent and (kind == "sub-agent" or not reading.parent)
+            own.sessions = place not in spent and (kind == "sub-agents" or not reading.parent)
             spent[place] += own.usd
             own.dearest = spent[place]
             summary.parts[kind].setdefault(name, SessionSums()).add(own)
@@ -245,10 +243,9 @@ def hours_of(moment: float | None) -> str:
     if moment is None:
         return "no time of calls in the log"
     hour = datetime.fromtimestamp(moment).astimezone().hour
-    first, last = NIGHT
-    if last <= hour < first:
-        return f"day, {last}:00 to {first}:00"
-    return f"night, {first}:00 to {last}:00"
+    if 6 <= hour < 22:
+        return "day, 6:00 to 22:00"
+    return "night, 22:00 to 6:00"
 
 
 def week_of(moment: float | None) -> str:

@@ -40,8 +40,8 @@ _TASK_HEADING = re.compile(
 )
 _LEAD = re.compile(
     r"(?i)^(?:you are (?:an?\b|given|now|working)|we're currently|i've uploaded|consider the"
-    r"|here(?:'s| is| are)\b|(?=.*:$).*\b(?:following|below)\b|\[image[^\]]*\]$"
-    r"|\[\[ ## \w+ ## \]\]$"
+    r"|here(?:'s| is| are)\b|(?=.*:$).*\b(?:following|below)\b"
+    r"|\[(?:image|request interrupted)[^\]]*\]$|\[\[ ## \w+ ## \]\]$"
     r"|(?:hi|hello|hey)\W*$"
     r"|(?:context|background|overview|description|instructions?|summary|title)\W*$)"
 )

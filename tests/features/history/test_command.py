@@ -152,7 +152,8 @@ def test_show_prints_the_steps_asked_for(home: Path, capsys: Capture) -> None:
     assert "assert 3 == 4" in out
     assert "you interrupted" in out
     assert "you said: stop, the fixture is wrong" in out
-    assert " 10  " not in out
+    assert "step 11, difficulty 0." in out
+    assert "step 10," not in out
 
 
 def test_show_takes_the_name_of_a_file(home: Path, capsys: Capture) -> None:

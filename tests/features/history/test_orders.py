@@ -75,9 +75,9 @@ def test_claude_code_names_a_sub_agent_beside_its_log(tmp_path: Path) -> None:
         "b2": ("Explore", "Find the cart", ROOT),
     }
     summary = summarise(found)
-    named = sum(sums.usd for sums in summary.parts["sub-agent"].values())
+    named = sum(sums.usd for sums in summary.parts["sub-agents"].values())
     assert named == summary.total.usd > 0
-    assert set(summary.parts["sub-agent"]) == {"reviewer", "Explore"}
+    assert set(summary.parts["sub-agents"]) == {"reviewer", "Explore"}
 
 
 def test_codex_names_role_and_task_of_a_thread(tmp_path: Path) -> None:

@@ -103,12 +103,12 @@ def test_sessions_of_one_repository_are_one_project(home: Path, capsys: Capture)
 
 
 def test_folders_of_the_same_name_are_two_projects(home: Path, capsys: Capture) -> None:
-    """Their names are their paths, or the names with the owners of the repositories."""
+    """Their names are the ends of their paths that no other has, or of the repositories' names."""
     claude(home, 1, "/home/me/acme/api")
     claude(home, 2, "/home/me/other/api")
     claude(home, 3, "/home/me/other/api")
-    assert projects(capsys) == {"/home/me/acme/api": 1, "/home/me/other/api": 2}
-    assert projects(capsys, "--project", "acme") == {"/home/me/acme/api": 1}
+    assert projects(capsys) == {"acme/api": 1, "other/api": 2}
+    assert projects(capsys, "--project", "acme") == {"acme/api": 1}
     codex(home, "c1", "/home/me/acme/api", "https://github.com/Acme/api")
     codex(home, "c2", "/home/me/other/api", "https://github.com/Other/api")
     assert projects(capsys) == {"Acme/api": 2, "Other/api": 3}

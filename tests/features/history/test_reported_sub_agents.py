@@ -104,8 +104,8 @@ def test_calls_in_lines_of_progress_count_under_the_kind_of_their_sub_agent(
     usd = 9 * 1e-6 + 20_000 * 1e-7 + 11_500 * 2e-6 + 60 * 5e-6
     assert agent["usd"] == pytest.approx(usd)
     out = screen(capsys)
-    assert f"sub-agents Explore 1 time 3 31.6k ${usd:.4f}" in out
-    assert f"{HAIKU} \u2013 3 31.6k" in out  # no session, as the note says
+    assert f"sub-agents Explore 1 started 3 31.6k ${usd:.4f}" in out
+    assert f"{HAIKU} sub-agents 3 31.6k" in out
     assert "1 session of claude-code" in out
 
 
@@ -141,18 +141,19 @@ def test_a_call_that_stands_in_two_places_counts_once(
 
 def test_of_a_sub_agent_without_a_log_the_last_answer_counts(home: Path, capsys: Capture) -> None:
     """The result states its tokens, no model, and how many calls it made: with more than the log
-    has, its steps, tokens and cost are a floor."""
+    has, its steps, tokens and cost are a floor. The row of a model that only it has says so."""
     session([], {**LAST, "totalToolUseCount": 2}).write(home)
     found = {each["parent"] is None: each for each in readings(capsys)}
     assert (found[True]["steps"], found[False]["steps"]) == (2, 1)
     assert (found[True]["answers_missing"], found[False]["answers_missing"]) == (False, True)
     out = screen(capsys)
-    assert "at least 3 steps (a step is one answer of a model), 13.7k+ tokens" in out
-    assert "sub-agents Explore 1 time 1+ 11.5k+ unknown" in out
+    assert "at least 3 steps (a step is one answer of a model), at least 13.7k tokens" in out
+    assert "sub-agents Explore 1 started ≥1 ≥11.5k unknown" in out
+    assert "no model in the log sub-agents ≥1 ≥11.5k unknown" in out
     assert "1 sub-agent of which the log has only the last answer, or not all before it" in out
-    assert "whose price is not known (no model in the log (of a sub-agent))" in out
+    assert "whose price is not known: no model in the log." in out
     assert main(["history", "show", found[False]["id"]]) == 0
-    assert "1 step+, 11.5k+ tokens" in capsys.readouterr().out
+    assert "at least 1 step, at least 11.5k tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("count", [2, None])
@@ -163,7 +164,7 @@ def test_a_sub_agent_whose_calls_are_all_in_the_log_is_no_floor(
     reported = [progress(line) for line in explorer().lines[:-1]]
     session(reported, {**LAST, "totalToolUseCount": count}).write(home)
     assert not any(each["answers_missing"] for each in readings(capsys))
-    assert "+" not in screen(capsys)
+    assert "≥" not in screen(capsys)
 
 
 @pytest.mark.parametrize("result", [None, {"status": "async_launched"}, {"usage": {}}])

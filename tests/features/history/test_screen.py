@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -74,8 +75,8 @@ def test_what_sub_agents_cost_is_named_by_their_kind_and_task(home: Path, capsys
     write_all(reviewing(4), home)
     out = screen(capsys)
     assert "1 session of claude-code" in out
-    assert "sub-agents Review PR 0 (general-purpose) 4 times 14 15.4k $0.063 $0.0225" in out
-    assert "Explore 1 time 1 1.1k $0.0045" in out
+    assert "sub-agents Review PR 0 (general-purpose) 4 started 14 15.4k $0.063 $0.0225" in out
+    assert "Explore 1 started 1 1.1k $0.0045" in out
     agents = [each for each in readings(capsys) if each["parent"]]
     assert {each["kind"] for each in agents} == {"general-purpose", "Explore"}
     assert {each["task"] for each in agents} >= {"Review PR 3", "Find totals"}
@@ -106,7 +107,7 @@ def test_opencode_names_a_sub_agent_in_its_title(home: Path, capsys: Capture) ->
         file = home / f"{number}.json"
         file.write_text(json.dumps({"info": child, "messages": [asked, answered]}))
     out = screen(capsys, *(str(path) for path in sorted(home.glob("*.json"))))
-    assert "sub-agents review changes (general) 3 times 3 3.3k $1.50 $0.50" in out
+    assert "sub-agents review changes (general) 3 started 3 3.3k $1.50 $0.50" in out
 
 
 def cached(log: Log, read: int, written: int) -> Log:
@@ -290,16 +291,18 @@ def test_answers_that_were_logged_before_they_ended_make_sums_a_floor(
     stopped: tuple[str | None, ...], begun: int, home: Path, capsys: Capture
 ) -> None:
     """An answer of which no line has a reason to stop has the usage of its beginning: sums that
-    hold it have a plus, and a note says how many they are. What is not known to be so has none."""
+    hold it say "at least", and a note says how many they are. What is not known to be so does not.
+    """
     log = Log(1).user("Build it.").answer("I look.", ("Bash", {"command": "ls"})).result("cart")
     write_all([reasons(log.answer("It is there."), *stopped), smooth()], home)
     found = {each["id"]: each["steps_logged_before_end"] for each in readings(capsys)}
     assert sorted(found.values()) == [0, begun]
     out = screen(capsys)
-    plus = "+" if begun else ""
-    assert f" Build it. 1 2 2.2k{plus} $0.009{plus}" in out
+    least = "≥" if begun else ""
+    assert f" Build it. 1 2 {least}2.2k {least}$0.009" in out
     assert "Rename the page. 1 4 4.4k $0.018 " in out
-    assert f"6.6k{plus} tokens (0% read from the provider's cache), $0.027{plus} " in out
+    least = "at least " if begun else ""
+    assert f", {least}6.6k tokens (0% read from the provider's cache), {least}$0.027 " in out
     counted = {0: "", 1: "1 step logged before the answer ended: output tokens, and so"}
     if begun:
         assert counted.get(begun, "2 steps logged before the answer ended: output") in out
@@ -321,7 +324,7 @@ def test_an_answer_without_usage_makes_sums_a_floor(home: Path, capsys: Capture)
     found = {each["id"]: each["steps_without_usage"] for each in readings(capsys)}
     assert sorted(found.values()) == [0, 1, 1]
     out = screen(capsys)
-    assert " Build it. 1 2 1.1k+ $0.0045+" in out
+    assert " Build it. 1 2 ≥1.1k ≥$0.0045" in out
     assert " Say it. 1 1 not logged not logged" in out
     assert "Rename the page. 1 4 4.4k $0.018 " in out
     assert "2 steps without usage in the log: tokens and cost are at least this" in out
@@ -359,13 +362,44 @@ def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> Non
     write_all([stopped(1), stopped(2)], home)
     out = screen(capsys)
     said = "the person stopped the agent three times within twelve steps"
-    assert f'would have raised 2 alarms in 2 sessions: 2 x "{said}" (' in out
+    assert f'Alarms: `gateway wrap` would have raised 2 alarms in 2 sessions: 2 x "{said}" (' in out
     assert "(interruptions and rejections of one step count once)." in out
     assert (
         f"right after, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
         in out
     )
     assert [len(each["alarms"]) for each in readings(capsys)] == [1, 1]
+
+
+def test_steps_have_one_numbering(home: Path, capsys: Capture) -> None:
+    """That of `show`, from 0. The numbers of the monitors are of runs, from 1: no reason has them,
+    on the screen, in `--json` or behind the step of an alarm, where the difficulty is named."""
+    for number in range(8):
+        log = Log(1 + number).user("Make the tests pass.")
+        for _ in range(number + 1):
+            log.bash("pytest", "FAILED test_cart.py::test_sum - assert 3 == 4", error=True)
+        write_all([log.answer("I cannot."), stopped(20 + number)], home)
+    found = readings(capsys)
+    alarms = [alarm for each in found for alarm in each["alarms"]]
+    shown = [screen(capsys, "show", each["id"]) for each in found]
+    assert {each["monitors"][0] for each in alarms} > {"session"}
+    assert not any(
+        re.search(r"step", each["evidence"].replace("twelve steps", "")) for each in alarms
+    )
+    assert not any(
+        re.search(r"(since|to|at|,) steps? \d", each) for each in (screen(capsys), *shown)
+    )
+    assert "step 0, difficulty 0." in shown[0]
+
+
+def test_a_session_that_begins_with_an_interruption_is_named_by_what_it_was_for(
+    home: Path, capsys: Capture
+) -> None:
+    """Claude Code begins the session of an accepted plan with the line of an interruption."""
+    log = Log(1).user(INTERRUPTED)
+    log.user("Implement the following plan:\n\n# Plan: Add a cart\n\nIt holds items.")
+    write_all([log.answer("Done.")], home)
+    assert readings(capsys)[0]["title"] == "Plan: Add a cart It holds items."
 
 
 def stopped(number: int) -> Log:
@@ -433,7 +467,7 @@ def test_hours_are_those_of_the_calls_by_a_clock_that_is_named(
     assert "day, 6:00 to 22:00 1 3 " in out
     assert "project shop 1 4 " in out
     assert "garden" not in out
-    assert "Days and weeks are UTC, hours in the zone named." in out
+    assert "Days and weeks are UTC. A worktree counts as its repository." in out
     assert (
         "A session counts in the project of its first folder, and in each other row that has calls "
         "of it: of 2 sessions 1 with calls by night and by day." in out
@@ -479,9 +513,8 @@ def test_time_is_that_of_model_tools_and_person(home: Path, capsys: Capture) -> 
     write_all([log], home)
     (session,) = readings(capsys)
     assert session["seconds"] == {"model": 60, "tool": 120, "person": 600, "away": 40_010}
-    assert (
-        "10 min waiting for you, 2 min 0 s of tools (with the time that you took to permit"
-        in screen(capsys)
+    assert "10 min waiting for you, 2 min 0 s of tools (with the time you took to permit" in screen(
+        capsys
     )
 
 

@@ -166,3 +166,51 @@ def test_a_link_to_the_folder_of_logs_doubles_nothing(home: Path, capsys: Captur
     (home / ".config/claude").symlink_to(home / ".claude")
     assert len(lines(capsys)) == 1
     assert "You typed 1 message," in printed(capsys)
+
+
+def test_logs_that_cannot_be_read_are_not_missing(home: Path, capsys: Capture) -> None:
+    """Each says what is wrong with it; that no log was found would not be true."""
+    path = home / ".claude/projects/shop/broken.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert main(["history"]) == 2
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"gateway: {path}:1: ")
+    assert last == "gateway: no session could be read"
+
+
+def test_a_session_without_an_answer_has_no_table(home: Path, capsys: Capture) -> None:
+    """Nor a statement about times, of which its one message has one."""
+    write_all([Log(1).user("Hello?")], home)
+    out = printed(capsys)
+    assert "0 steps (a step is one answer of a model)" in out
+    assert "costliest" not in out
+    assert "Days and weeks" not in out
+    assert "Time: nothing to report." in out
+
+
+def test_sub_agents_without_their_session_are_named_as_such(home: Path, capsys: Capture) -> None:
+    """In each row, where sessions are counted; their time is not told, which is not unknown."""
+    agents = [Log(1, sub_agent=f"a{n}").user("Find it.").answer("cart.py") for n in range(3)]
+    write_all(agents, home)
+    out = " ".join(printed(capsys).split())
+    assert out.startswith("3 sub-agents, Feb 2, 2026 3 steps")
+    assert "project shop sub-agents 3 3.3k" in out
+    assert "sub-agents Find it. 3 started 3 3.3k" in out
+    assert "Time: nothing to report." in out
+
+
+def test_paths_and_what_is_asked_of_them_stand_in_any_order(home: Path, capsys: Capture) -> None:
+    """Options may stand between them."""
+    for number, folder in enumerate(("one", "two"), 1):
+        log = Log(number).wait(9000 * number).user("Never push to the main branch.").answer("Ok.")
+        write_all([log], home / folder)
+    one, two = str(home / "one"), str(home / "two")
+    asked = printed(capsys, one, two, "typed")
+    assert "2 sentences in 2 sessions, Feb 2, 2026\n" in asked
+    assert printed(capsys, "typed", one, two) == asked
+    assert printed(capsys, one, "--jobs", "1", two, "typed") == asked
+    shown = printed(capsys, one, "--steps", "0", "show", Log(1).id)
+    assert "Never push" in shown
+    with pytest.raises(SystemExit):
+        main(["history", one, "--jobs", "1", "--nothing"])

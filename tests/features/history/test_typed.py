@@ -373,7 +373,7 @@ def test_a_brief_is_of_the_repository_of_its_folder(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what was typed in a worktree of it; another project with its last name has its own, and
-    both have their paths as names."""
+    both have the ends of their paths as names."""
     folder = home / "acme" / "api"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -381,13 +381,13 @@ def test_a_brief_is_of_the_repository_of_its_folder(
     sessions(home, "push a draft PR", folder=f"{folder}/.claude/worktrees/fix", first=2)
     sessions(home, "merge my branch", "merge that branch", folder="/home/me/api", first=3)
     out = printed(capsys, "brief")
-    assert f"read in the project {folder}." in out
+    assert "read in the project acme/api." in out
     assert '"open a draft PR"' in out
     assert '"push a draft PR"' in out
     assert "branch" not in out.partition("# Sentences")[2]
     assert "# AGENTS.md (empty)" in out
     out = printed(capsys, "typed")
-    assert "in several sessions of /home/me/api;" in out
+    assert "in several sessions of me/api;" in out
 
 
 def test_projects_with_the_same_last_name_have_lists_of_their_own(
@@ -443,7 +443,7 @@ def test_what_is_known_in_english_alone_is_said(
     for text in texts:
         log.user(text).answer("Done.")
     log.write(home)
-    assert ("Most of what was typed is not English." in printed(capsys)) is noted
+    assert ("In languages other than English, headings" in printed(capsys)) is noted
 
 
 CONTRADICTIONS = {
