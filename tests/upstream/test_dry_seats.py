@@ -177,6 +177,7 @@ def test_one_call_tries_when_the_limit_is_over(
     (found,) = findings(Observations(seats=[relay.noted]), AlertRuleSettings())
     assert "was at its limit" in found.title
     assert "by-key answered 9 calls" in found.title
+    assert found.path == "/dashboard", "the page that shows it"
 
 
 def test_the_last_call_of_a_budget_is_answered_by_the_key(

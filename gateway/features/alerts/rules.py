@@ -177,6 +177,7 @@ def _resting(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
             severity="warn",
             title=f"The deployment {name} failed too often and rests",
             facts={"deployment": name, "times": times},
+            path="/dashboard/health",
         )
 
 
@@ -189,6 +190,7 @@ def _dry(signals: Observations, settings: AlertRuleSettings) -> Iterator[Finding
             severity="warn",
             title=seat.words,
             facts={"subject": about, "calls": seat.calls, "cost_usd": seat.usd},
+            path="/dashboard",
         )
 
 
@@ -217,6 +219,7 @@ def _budgets(signals: Observations, settings: AlertRuleSettings) -> Iterator[Fin
                 severity="danger",
                 title=f"Limits of the budget {account.budget} of {account.scope} {account.subject} "
                 "were set without the admin key, and do not hold",
+                path="/dashboard",
             )
         reached = [share for share in settings.budget if account.used >= share - _ROUNDING]
         if not reached:
