@@ -1,8 +1,8 @@
 """`/api/runs/{run_id}/compare`: two runs or sessions step by step, and where they part.
 
-Steps are the same when their calls are the same to the ledger of tries; a step without a call is
-the same as one with equal words. After the beginning that both have in common, steps are aligned by
-the longest stretches of equal ones."""
+Steps are the same when what the agent answered at them is: calls that are the same to the ledger
+of tries, or equal words without a call. After the beginning that both have in common, steps are
+aligned by the longest stretches of equal ones."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -75,6 +75,6 @@ def _key(step: StepRow) -> str:
     content = step.content
     if content is None:
         return f"{step.run_id} {step.step_index}"
-    if content.actions:
-        return str([describe_action(action).call for action in content.actions])
-    return str([content.thought, *[message.text for message in content.messages]])
+    if content.reply_actions:
+        return str([describe_action(action).call for action in content.reply_actions])
+    return content.reply_text

@@ -263,8 +263,8 @@ def test_an_answer_that_was_made_in_the_background_is_waited_for(
 
 
 def test_two_runs_are_compared_where_they_part(start: Start, upstream: ScriptedUpstream) -> None:
-    """By their calls: the same beginning, then other steps, then equal ones again; a session is all
-    its runs."""
+    """By what was answered at each step: the same beginning, then other calls, then equal ones
+    again; a session is all its runs."""
     server = start()
     with operator_of(server) as client:
         agents = [LoopingAgent(client, upstream, "Find the file") for _ in range(2)]
@@ -283,16 +283,36 @@ def test_two_runs_are_compared_where_they_part(start: Start, upstream: ScriptedU
     sizes = [len(side["steps"]) for side in found["sides"]]
     assert sizes == [4, 6]
     assert found["blocks"] == [
-        ["equal", 0, 3, 0, 3],  # the opening and two calls
-        ["insert", 3, 3, 3, 5],
-        ["equal", 3, 4, 5, 6],
+        ["equal", 0, 2, 0, 2],  # two calls
+        ["insert", 2, 2, 2, 4],
+        ["equal", 2, 4, 4, 6],  # a call and the final answer
     ]
-    assert "3 steps are the same from the beginning; then they part" in " ".join(page.split())
+    assert "2 steps are the same from the beginning; then they part" in " ".join(page.split())
     assert session["sides"][1]["steps"] == found["sides"][1]["steps"]
     assert missing.status_code == not_shown.status_code == 404
     rows = re.findall(r'<tr><th scope="row">([=≠])', page)
-    assert rows == ["=", "=", "=", "≠", "≠", "="]
+    assert rows == ["=", "=", "≠", "≠", "=", "="]
     assert "ls c" in html.unescape(page)
+
+
+def test_runs_of_equal_calls_part_at_their_last_answers(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """No later step has the final answer: both are shown, and are not called the same."""
+    server = start()
+    with operator_of(server) as client:
+        ids = []
+        for said in ("It is in the cellar.", "There is none."):
+            agent = LoopingAgent(client, upstream, "Find the file")
+            agent.step()
+            agent.answer(said)
+            ids.append(agent.run_id)
+        page = client.get(f"/dashboard/runs/{ids[0]}/steps/0/raw", params={"other": ids[1]}).text
+    words = " ".join(page.split())
+    assert "1 step is the same from the beginning; then they part" in words
+    assert re.findall(r'<tr><th scope="row">([=≠])', page) == ["=", "≠"]
+    compared = words[words.index("Here they part") :]
+    assert compared.index("It is in the cellar.") < compared.index("There is none.")
 
 
 @pytest.mark.parametrize(
