@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from gateway.auth.authenticator import process_key
 from gateway.cli import main
@@ -38,6 +39,7 @@ from steering_gateway_testing.control_plane import (
 )
 from steering_gateway_testing.recorded_agents import Drive, read_runs, recorded_replies
 from tests.api.conftest import Start
+from tests.features.pages.test_session import call, kept, one, tokens
 from tests.postgres import empty_database
 
 AUDIT = (Path(__file__).parent / "audit.js").read_text(encoding="utf-8").partition("\n")[2]
@@ -429,6 +431,54 @@ async def test_the_menu_of_a_phone_needs_no_script(start: Start, tab: Tab) -> No
     assert {name for name, _ in links} >= {"Now", "Sessions", "Health", "Patterns"}
     if SHOTS:
         await tab.picture(Path(SHOTS) / "menu-390.png")
+
+
+async def test_a_phone_shows_which_sub_agent_it_was(start: Start, tab: Tab, tmp_path: Path) -> None:
+    """Kind, task and cost of the dearest one are in sight beside its marks, at 390 pixels; a title
+    without a blank makes no page wider, and one in Hebrew is read from the right."""
+    title, hebrew = "x" * 300, "תקן את parser.py בבקשה"
+    costly = replace(call(30.0, **tokens(0, cost_usd=21.0)), composite=0.9)
+    main = one(1, [call(10.0, **tokens(0)), replace(costly, composite=0.95, step_index=1)])
+    storage = await kept(
+        tmp_path,
+        replace(main, runs=tuple([replace(run, task_preview=title) for run in main.runs])),
+        one(2, [costly], agent_kind="general-purpose", task="Make the fuzz test pass"),
+        one(3, [call(31.0, **tokens(0))], agent_kind="general-purpose", task=hebrew),
+    )
+    server = start(storage=storage)
+    await tab.look(width=390)
+    await tab.open(f"{server.url}/dashboard/sessions/c0001")
+    assert await tab.js("document.documentElement.scrollWidth - innerWidth") <= 0
+    task, cost = await tab.js(
+        "[...document.querySelectorAll('.lane-row:nth-child(2) :is(.lane-head a, .end b)')]"
+        ".map(each => each.getBoundingClientRect()).map(b => [b.left, b.right, b.width])"
+    )
+    assert task[2] > 150
+    assert 0 < task[0] < task[1] <= 390
+    assert cost[1] <= 390
+    places = await tab.js(
+        "(() => { const range = document.createRange();"
+        "const text = document.querySelector('.lane-row:nth-child(3) .lane-head a').firstChild;"
+        "return [0, text.length - 1].map(at => { range.setStart(text, at);"
+        "range.setEnd(text, at + 1); return range.getBoundingClientRect().left; }); })()"
+    )
+    assert places[0] > places[1]
+    await quiet(tab, server)
+
+
+async def test_a_link_within_a_sentence_is_more_than_a_colour(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """As that to the login on the page of a stopped run."""
+    server = start(budgets=[{"name": "few", "scope": "tree", "limits": {"calls": 2}}])
+    with client_of(server) as client:
+        agent = await looping_agent(client, upstream, 2)
+        with contextlib.suppress(httpx.HTTPStatusError):
+            await steps_of(agent, 1)
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+    lines = "[...document.querySelectorAll('.stopped p a')].map(a => getComputedStyle(a))"
+    assert await tab.js(f"{lines}.map(style => style.textDecorationLine)") == ["underline"]
+    await quiet(tab, server)
 
 
 async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
