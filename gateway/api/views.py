@@ -23,7 +23,6 @@ from gateway.values import FieldDict
 def run_view(run: RunRecord, settings: Settings) -> FieldDict:
     """A run with values derived from its totals."""
     totals = run.totals
-    tokens = totals.input_tokens + totals.output_tokens
     budget = settings.steering.token_budget
     return {
         **_values(run),
@@ -31,9 +30,9 @@ def run_view(run: RunRecord, settings: Settings) -> FieldDict:
         "composite_mean": totals.composite_mean,
         "duration_s": run.duration_s,
         "handed_over": run.handed_over,
-        "tokens": tokens,
+        "tokens": totals.tokens,
         "token_budget": budget,
-        "budget_used": None if budget is None else min(1.0, tokens / budget),
+        "budget_used": None if budget is None else min(1.0, totals.tokens / budget),
     }
 
 

@@ -231,7 +231,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> list[str]:
             str(totals.steps),
             formatting.score(totals.composite_peak),
             str(totals.injections or ""),
-            formatting.count(totals.input_tokens + totals.output_tokens),
+            formatting.count(totals.tokens),
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
         )
         rows.append("\t".join(cells))

@@ -34,11 +34,6 @@ class SessionSums(TokenTotals):
     composite_peak: float  # the highest of a step, in [0, 1]
     severity: Severity  # the worst that a run came to
 
-    @property
-    def tokens(self) -> int:
-        """Input and output tokens together."""
-        return self.input_tokens + self.output_tokens
-
 
 class Session(SessionSums):
     """One session, as lists show it."""

@@ -31,6 +31,11 @@ class TokenTotals(Value):
     # US dollars, unsteered minus steered, over the calls where both are known
     saved_usd: float | None = None
 
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.input_tokens + self.output_tokens
+
 
 class CallTotals(TokenTotals):
     """Sums over calls."""

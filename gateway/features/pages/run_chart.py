@@ -1,10 +1,12 @@
 """The values of a run's charts; `charts.html` of the shared page files draws them."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import accumulate, groupby
 
 from gateway.stores import severity
 from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import plus
 from gateway.stores.traces import RunTrace
 from gateway.text import svg
 from gateway.values import frozen
@@ -91,10 +93,7 @@ class RunChart:
     @property
     def cost(self) -> float | None:
         """US dollars of the whole run; None where no cost is known."""
-        costs = [s.call.cost_usd for s in self.steps if s.call and s.call.cost_usd is not None]
-        if costs:
-            return sum(costs)
-        return None
+        return reduce(plus, [step.call.cost_usd for step in self.steps if step.call], None)
 
     @property
     def cost_shares(self) -> list[float]:

@@ -284,7 +284,7 @@ async def show(visit: Visit) -> Page:
         "monitors": MONITORS,
         "data": step_data(chart),
         "budget": settings.steering.token_budget,
-        "tokens": run.totals.input_tokens + run.totals.output_tokens,
+        "tokens": run.totals.tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
         "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
         "arms": MODES,

@@ -33,16 +33,15 @@ async def show(visit: Visit) -> Page:
     calls = await store.calls(session)
     # 300 sub-agents beside thousands of calls take half a second; agents are answered meanwhile.
     lanes = await off_loop(lanes_of, tree.members, calls.steps)
-    dearest = sorted(lanes[1:], key=lambda lane: lane.cost_usd or 0.0, reverse=True)
+    dearest = sorted(lanes[1:], key=attrgetter("spent"), reverse=True)
     values: FieldDict = {
         "title": session.title,
         "path": "/dashboard/runs",  # the page of the navigation that it belongs to
         "session": session,
         "lanes": lanes[:1] + dearest[: _MOST_LANES - 1],
-        "main": lanes[0],
         "dearest": dearest,
+        "calls": calls.steps,
         "limit": MOST_CALLS,
-        "drawn_calls": len(calls.steps),
         "bill": await off_loop(steering_bill, calls, visit.runtime),
         **await _difficulty(visit, session),
     }

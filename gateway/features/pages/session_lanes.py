@@ -124,6 +124,11 @@ class Lane(Value):
         return reduce(plus, [run.totals.cost_usd for run in self.member.runs], None)
 
     @property
+    def spent(self) -> tuple[float, int]:
+        """Its cost, 0 for an unknown one, and its tokens, which rank lanes of equal cost."""
+        return self.cost_usd or 0.0, sum([run.totals.tokens for run in self.member.runs])
+
+    @property
     def seconds(self) -> Mapping[str, float]:
         """Seconds by what its time was spent with."""
         sums = dict.fromkeys(KINDS, 0.0)
@@ -153,6 +158,8 @@ def lanes_of(members: Sequence[Member], steps: Sequence[StepRow]) -> list[Lane]:
     own: dict[str, list[StepRow]] = {member.id: [] for member in members}
     spans: dict[str, Span] = {}  # of each run, from its first call to its last
     for step in steps:
+        if step.run_id not in of_run:
+            continue  # it began after the conversations were read
         own[of_run[step.run_id].id].append(step)
         begin = spans.get(step.run_id, (step.began_at,))[0]
         spans[step.run_id] = (begin, step.at)
@@ -162,6 +169,6 @@ def lanes_of(members: Sequence[Member], steps: Sequence[StepRow]) -> list[Lane]:
         if member.role == "sub_agent":
             below.setdefault(member.parent_id, []).append(span)
     found = {name: list(stretches_of(own[name], below.get(name, ()))) for name in own}
-    working = [each for each in chain(*found.values()) if each.kind != "waiting"]
-    axis = axis_of((each.begin, each.end) for each in working)
+    stretches = chain(*found.values())
+    axis = axis_of((each.begin, each.end) for each in stretches if each.kind != "waiting")
     return [Lane(member=each, stretches=found[each.id], axis=axis) for each in members]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.api import sessions
 from gateway.api.steering_bill import steering_bill
@@ -27,11 +27,19 @@ from gateway.features.pages.session_lanes import (
     stretches_of,
 )
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.records import CallRecord, InjectionRow, StepContent, StepRow
+from gateway.stores.records import (
+    CallRecord,
+    ConversationAbout,
+    InjectionRow,
+    StepContent,
+    StepRow,
+)
 from gateway.stores.redact import omit
+from gateway.stores.sessions import Member
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
+from gateway.stores.totals import RunRecord, RunTotals
 from gateway.upstream.token_estimates import BYTES_PER_TOKEN
 from steering_gateway_testing import AppServer
 from steering_gateway_testing.store_conformance import records
@@ -186,8 +194,7 @@ async def test_it_says_who_spent_most(start: Start, tmp_path: Path) -> None:
         answer = got(server, f"/dashboard/sessions/{name}")
         assert answer.headers["location"] == "/dashboard/sessions/c0001"
     page = got(server, "/dashboard/sessions/c0001").text
-    facts = re.sub(r"<[^>]+>|\s+", " ", page[page.index("session-facts") :])
-    facts = " ".join(facts.split())
+    facts = facts_of(page)
     assert "Cost $0.83 main agent $0.03 (4%), 3 sub-agents $0.80" in facts
     assert (
         "Who spent most Explore \u00d72 (84%) $0.70; dearest one $0.50: find &lt;b&gt;it&lt;/b&gt;"
@@ -200,6 +207,60 @@ async def test_it_says_who_spent_most(start: Start, tmp_path: Path) -> None:
     assert 'href="/dashboard/runs/r0001?step=3#step-3"' in page
     assert "<b>it</b>" not in page
     assert got(server, "/dashboard/sessions/none").status_code == 404
+
+
+def facts_of(page: str) -> str:
+    """The words of a session's page from its facts on."""
+    facts = re.sub(r"<[^>]+>|\s+", " ", page[page.index("session-facts") :])
+    return " ".join(facts.split())
+
+
+@pytest.mark.parametrize("price", [None, 0.0])
+async def test_without_dollars_tokens_tell_who_spent_most(
+    start: Start, tmp_path: Path, price: float | None
+) -> None:
+    """As with models of this machine, or of an unknown price: nobody's sum is called nothing."""
+    spent = tokens(0, cost_usd=price)
+    few, many = spent | {"input_tokens": 980}, spent | {"input_tokens": 49_980}
+    storage = await kept(
+        tmp_path,
+        one(1, [call(10.0 * n, step=n, **few) for n in range(1, 5)]),
+        one(2, [call(14.0, **few)], agent_kind="Review", task="look at it"),
+        one(3, [call(15.0, **few)], agent_kind="Explore", task="look first"),
+        one(4, [call(25.0, **many)], agent_kind="Explore", task="read it all"),
+    )
+    page = got(start(storage=storage), "/dashboard/sessions/c0001").text
+    facts = facts_of(page)
+    assert "main agent 4k tokens (7%), 3 sub-agents 52k tokens" in facts
+    assert "Explore \u00d72 (91%) 51k tokens; largest one 50k tokens: read it all" in facts
+    assert "()" not in facts
+    assert re.search(r'>largest</span>\s*<a\s+href="/dashboard/runs/r0004"', page)
+    assert "Explore 2 2 51k tokens 91%" in facts
+
+
+async def test_a_session_without_usage_claims_no_sum(start: Start, tmp_path: Path) -> None:
+    """Some agents' logs have no tokens: their sums and shares are unknown."""
+    none = {"input_tokens": None, "output_tokens": None, "cached_tokens": None, "cost_usd": None}
+    storage = await kept(
+        tmp_path,
+        one(1, [call(10.0, step=1, **none)]),
+        one(2, [call(14.0, **none)], agent_kind="Explore"),
+    )
+    facts = facts_of(got(start(storage=storage), "/dashboard/sessions/c0001").text)
+    assert "main agent \u2013, 1 sub-agent \u2013" in facts
+    assert "()" not in facts
+
+
+def test_a_run_that_began_after_the_conversations_were_read_has_no_lane() -> None:
+    """Its calls are read a moment later than the conversations of a session under way."""
+    update = records.a_run("r1")
+    run = RunRecord(**asdict(update), conversation_id="c1", tenant="acme", totals=RunTotals())
+    about = asdict(records.a_conversation("c1"))
+    known = {name: about[name] for name in ConversationAbout.__struct_fields__}
+    place: Any = {"kind": "", "task": "", "side_calls": 0, "role": "main", "depth": 0}
+    member = Member(**known, **place, runs=(run,))
+    (lane,) = lanes_of([member], [call(2.0), call(3.0, run="new")])
+    assert [each.step.run_id for each in lane.stretches] == ["r1"]
 
 
 async def test_steering_has_a_bill_of_its_own(start: Start, tmp_path: Path) -> None:
