@@ -176,8 +176,7 @@ def _lines(name: str, report: Fields) -> Iterator[str]:
     for warning in report["warnings"]:
         yield f"warning: {warning}"
     faults = report["problems"]
-    for fault in faults:
-        yield fault if fault.startswith(name) else f"{name}: {fault}"
+    yield from faults
     if not faults:
         yield f"{name}: ok"
     elif len(faults) > 1:
@@ -234,7 +233,9 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
         f"{k}: {instead}" for k, instead in config.removed_keys(file.values, os.environ).items()
     )
     report["ignored"] = [key for key in ignored if not ignored[key]]
-    report["warnings"] = [*file.located(unmet), *report["warnings"]]
+    warnings = (each for each in (*unmet, *report["warnings"]) if not faults.explain(each))
+    named = (config.naming_the_variable(each, os.environ) for each in warnings)
+    report["warnings"] = file.located(named)
     return report
 
 

@@ -2,7 +2,7 @@
 to the code they set; this package composes, reads and checks them."""
 
 from gateway.config.auth import AuthSettings
-from gateway.config.environment import misspelt_variables, unset_variables
+from gateway.config.environment import misspelt_variables, naming_the_variable, unset_variables
 from gateway.config.litellm import ignored_keys
 from gateway.config.load import (
     DEFAULT_FILE,

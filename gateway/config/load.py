@@ -22,6 +22,7 @@ from gateway.config.settings import (
     fill,
 )
 from gateway.config.values import ENV_PREFIX, SET_BY, Faults, key_path
+from gateway.data_files import read_toml
 from gateway.errors import ConfigError
 from gateway.hooks import named
 from gateway.values import FieldDict, Fields, Texts, frozen
@@ -41,11 +42,10 @@ class ConfigFile:
     repeated: tuple[str, ...] = ()  # faults of keys that are set twice: YAML would use the last
 
     def located(self, faults: Iterable[str]) -> list[str]:
-        """`faults`, each with the file and the line of its key, in the order of the lines."""
+        """`faults`, in the order of the lines; those of a key in the file name it and the line."""
         lines = [(self._line(fault), fault) for fault in faults]
-        places = {line: f"{self.name}, line {line}: " for line, _ in lines} | {0: f"{self.name}: "}
         return [
-            fault if SET_BY in fault else f"{places[line]}{fault}"
+            f"{self.name}, line {line}: {fault}" if line else fault
             for line, fault in sorted(lines, key=itemgetter(0))
         ]
 
@@ -81,7 +81,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         # The space: the fault may be at the end of the file, behind the last line.
         if "${" in f"{text} ".splitlines()[mark.line]:
             where += ": a value with ${NAME} stands in quotes there"
-        problem = "a tab; YAML is indented with spaces" if "'\\t'" in str(exc) else exc.problem
+        known = read_toml(__package__, "yaml_problems.toml")
+        problem = next((ours for theirs, ours in known.items() if theirs in str(exc)), exc.problem)
         began = exc.context_mark
         if began and began.line < mark.line:
             problem = f"{problem}, in what begins in line {began.line + 1}"

@@ -102,6 +102,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not self.host.strip():
             raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
+        if "/" in self.host or self.host.count(":") == 1:
+            raise ValueError(f"host: {self.host!r}: leave out scheme, port and path")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
         above_zero(self, "max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s")

@@ -213,6 +213,18 @@ def test_a_spool_that_cannot_be_written_is_a_warning(capsys: pytest.CaptureFixtu
         ("model_list: [{model_name: a, model: openai/x}]", "model: unknown key; known: dialects,"),
         ("budgets: [{name: a b, scope: day, limits: {usd: 1}}]", "or `-`, got 'a b'"),
         ("steering: on", "steering: expected a mapping, got the value True"),
+        ("server:\n  port: 80\n host: x", "line 3, column 2: indented otherwise than the lines"),
+        ("reader: {model: {{ MODEL }}}", "brace or a bracket stands in quotes"),
+        ("server: {port: 80", "line 1, column 18: a bracket is not closed"),
+        ("logging: {level: 'info}", "a quotation is not closed"),
+        ("server: {trusted_hosts: [*.example.com]}", "begins with * stands in quotes"),
+        ("reader: {model: @fast}", "a value that begins with this character stands in quotes"),
+        ("server: {host: '0.0.0.0:80'}", "host: '0.0.0.0:80': leave out scheme, port and path"),
+        ("server: {host: 'http://[::1]'}", "leave out scheme, port and path"),
+        (
+            "budgets: [{name: a, scope: key, per: monthly, limits: {usd: 1}}]",
+            "per: expected day, week, month, or a time above 0 such as 6h, got 'monthly'",
+        ),
     ],
 )
 def test_a_message_says_what_to_write(text: str, says: str) -> None:
@@ -236,6 +248,25 @@ def test_an_open_address_without_a_key_is_a_warning(
         Path("config.yaml").write_text(keys)
         assert main(["check-config"]) == 0
         assert ("is open to other machines" in capsys.readouterr().out) == warned
+
+
+def test_a_warning_names_the_line_or_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its setting stands; of one that ends the start as a fault no warning says it again."""
+    text = "auth:\n  admin_key: short\nserver:\n  host: 0.0.0.0\n"
+    Path("config.yaml").write_text(text)
+    assert main(["check-config"]) == 0
+    told = capsys.readouterr().out
+    assert "warning: config.yaml, line 2: auth.admin_key: 5 characters" in told
+    assert "warning: config.yaml, line 4: server.host: 0.0.0.0 is open" in told
+    monkeypatch.setenv("GATEWAY_SERVER__HOST", "::")
+    assert main(["check-config"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"warning: server\.host: :: .* \(set by GATEWAY_SERVER__HOST\)", told)
+    Path("config.yaml").write_text("control: {at_risk: route}")
+    assert main(["check-config"]) == 2
+    assert capsys.readouterr().out.count("control.at_risk") == 1
 
 
 @pytest.mark.parametrize("period", ["week", "month"])

@@ -145,7 +145,7 @@ def test_faults_are_faults(text: str) -> None:
 
 STRANGE: list[Any] = [None, True, -1, 0, 1, 3, 0.5, 1e9, "", "x", "on", "7", "1e-6", [], ["x"], [1]]
 STRANGE += [{}, {"x": 1}, {"x": "y"}, "os.environ/K", "${K}", "${DAYS:-3}"]
-OPEN = re.compile(r"^(monitors\.(profile|monitors)|embedding\.embedder)\b")
+OPEN = re.compile(r"^(monitors\.(profile|monitors|alarms|weights)|embedding\.embedder)\b")
 BY_SHAPE = re.compile(
     r"unknown key|expected (?!a number in)|is not one of|required|may not be null"
 )

@@ -23,6 +23,7 @@ StepAction = Literal["warn", "wrap_up", "ask", "stop"]
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PER = re.compile(r"|total|day|week|month|(?=0*[1-9])[0-9]{1,5}[mhd]")
 _TAG = re.compile(r"tag:[a-z0-9][a-z0-9_-]{0,39}")
 _HIGHEST_SHARE = 100.0
 _LONGEST_RATE_S = 3600
@@ -109,8 +110,10 @@ class BudgetSpan:
             if name not in SCOPES and not _TAG.fullmatch(name):
                 known = ", ".join((*SCOPES, "tag:NAME"))
                 raise ValueError(f"scope: {name!r} is not one of {known}")
-        if self.per not in ("", "total", *CALENDAR) and not duration("per", self.per):
-            raise ValueError("per: must be above 0")
+        if not _PER.fullmatch(self.per):
+            raise ValueError(
+                f"per: expected day, week, month, or a time above 0 such as 6h, got {self.per!r}"
+            )
 
     @property
     def scopes(self) -> tuple[str, ...]:

@@ -138,8 +138,8 @@ def test_a_match_names_clients_models_tenants_and_keys() -> None:
             r"scope: 'teams' is not one of run",
         ),
         ({"name": "a", "scope": [], "limits": {"usd": 1}}, r"scope: '' is not one of run"),
-        ({"name": "a", "scope": "run", "per": "0m", "limits": {"usd": 1}}, r"per: must be above"),
-        ({"name": "a", "scope": "run", "per": "soon", "limits": {"usd": 1}}, r"per: expected a"),
+        ({"name": "a", "scope": "run", "per": "0m", "limits": {"usd": 1}}, r"per: expected day"),
+        ({"name": "a", "scope": "run", "per": "soon", "limits": {"usd": 1}}, r"per: expected day"),
         ({"name": "token_budget", "scope": "run", "limits": {"usd": 1}}, r"name: .* is taken"),
     ],
 )
