@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from gateway.core.fsm import refuse_outside_unit
 from gateway.values import frozen
 
 # Steps between two monitor texts, by difficulty state. Source: docs/names.md, guidance of a call.
@@ -108,5 +109,5 @@ def _at_least(settings: object, least: int, *names: str) -> None:
 def _in_unit(settings: object, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
-        if value is not None and not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name}: {value!r} is not in [0, 1]")
+        if value is not None:
+            refuse_outside_unit(name, value)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from gateway.core.acting import ActionSignal
-from gateway.core.fsm import HARD_STATES, FSMState
+from gateway.core.fsm import HARD_STATES, FSMState, refuse_outside_unit
 from gateway.values import Texts, Value, frozen
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
@@ -39,8 +39,7 @@ class RoutingSettings:
                 raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
         if not 0.0 <= self.regret <= 100.0:
             raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
-        if not 0.0 <= self.explore <= 1.0:
-            raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
+        refuse_outside_unit("explore", self.explore)
         if self.refresh_s <= 0.0:
             raise ValueError("refresh_s: must be above 0, and finite")
 

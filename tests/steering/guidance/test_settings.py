@@ -43,7 +43,9 @@ def test_a_similarity_or_composite_is_in_the_unit_interval(settings: Any, name: 
     for value in (0.0, 1.0):
         assert getattr(settings(**{name: value}), name) == value
     for value in (-0.01, 1.01):
-        with pytest.raises(ValueError, match=rf"^{name}: {value} is not in \[0, 1\]$"):
+        with pytest.raises(
+            ValueError, match=rf"^{name}: expected a number in \[0, 1\], got {value}$"
+        ):
             settings(**{name: value})
 
 
