@@ -9,13 +9,14 @@ it carries its refusal there, whichever deployment, fallback or default upstream
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, cast
 from urllib.parse import parse_qs
 
 from gateway.auth.keys import Principal
+from gateway.data_files import read_toml
 from gateway.dialects import SteeredRequest
 from gateway.endpoints.rights_without_keys import Rights
 from gateway.errors import Forbidden, GatewayError, NotFound
@@ -28,7 +29,7 @@ from gateway.stores.protocols import StoreError
 from gateway.tasks import off_loop
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
-from gateway.wire.coerce import as_text, list_at, mapping_at, objects, text_at
+from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, objects, text_at
 from gateway.wire.headers import header
 from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
@@ -54,36 +55,17 @@ _FORM = b"multipart/form-data"  # uploads of sound and images, which name nothin
 _MAY_NAME = re.compile(
     rb'file_ids?|file_?[uU]ri|s3Location|vector_store_ids|container|retrieval|promptVar|file_?[sS]earch|item_reference|image_generation_call|skill_id|"(?:audio|voice)"|(?i:"gs:|"s3:|generativelanguage)|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
 )
-# What names a stored thing, and members that hold the words of tools and schemas instead.
-_STORES = (
-    "file_id",
-    "file_ids",
-    "fileUri",
-    "file_uri",
-    "s3Location",
-    "vector_store_ids",
-    "retrieval",
-    "fileSearch",
-    "file_search",
-    "promptVariables",
-    "skill_id",
-)
-_IN_BODY = (
-    "conversation",
-    "prompt",
-    "container",
-    "cachedContent",
-    "cached_content",
-    "preset",
-    "data_sources",
-)
-_CONTAINERS = ("container", "container_id")
-# Members with an address, which may be one of a file that the operator's cloud account can read.
-_ADDRESSES = ("url", "image_url", "file_data")
 _IN_CLOUD = re.compile(r"gs://|s3://|https://generativelanguage\.", re.IGNORECASE)
-_OF_TOOLS = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
+_NAMES_SOMETHING: Mapping[str, Callable[[Any], object]] = {
+    "any": bool,
+    "object": lambda held: as_mapping(held).get("id"),
+    "text": lambda held: isinstance(held, str),
+    "address": lambda held: _IN_CLOUD.match(str(held)),
+}
+_THINGS = read_toml(__package__, "stored_things.toml")
+_MEMBERS = {key: _NAMES_SOMETHING[how] for key, how in _THINGS["members"].items()}
+_WORDS = _THINGS["words"]
 _RIGHTS = "auth.rights, or the key's own"
-_NEVER = ("json", "properties", "$defs", "metadata")
 
 
 class RightsOfKeys(Rights):
@@ -104,10 +86,8 @@ class RightsOfKeys(Rights):
         """Refuse a body that asks for a model which this key may not use; None: cannot be read.
         Raises: Forbidden: a model that is not in `auth.rights`, or none where models are limited.
         """
-        if not _rights(services, principal):
-            return
-        more = list_at(body or {}, "models")  # OpenRouter's own fallbacks
-        for name in [(body or {}).get("model"), *more]:
+        body = body or {}
+        for name in [body.get("model"), *list_at(body, "models")]:  # OpenRouter's own fallbacks
             asked = as_text(name, "")
             if not self.may_use_model(services, principal, asked):
                 what = "a request whose model is not read"
@@ -181,7 +161,7 @@ async def _refusal(
     earlier = text_at(body, "previous_response_id")
     if earlier and (refusal := await _unless_own(runtime, services, principal, name=earlier)):
         return refusal
-    for name in _IN_BODY:
+    for name in _THINGS["body"]:
         if body.get(name) and (name != "prompt" or mapping_at(body, name)):
             return _forbidden(principal, f"{name!r} in the body")
     if _MAY_NAME.search(request.raw) is None:
@@ -228,12 +208,14 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
         if isinstance(value, list):
             waiting += value
         elif isinstance(value, dict):
-            own = (*_NEVER, *_OF_TOOLS) if "name" in value and value is not body else _NEVER
-            found += [(key, key) for key in _STORES if value.get(key)]
-            found += [(key, key) for key in _ADDRESSES if _IN_CLOUD.match(str(value.get(key)))]
-            found += [(key, key) for key in ("audio", "voice") if mapping_at(value, key).get("id")]
-            found += [(key, value[key]) for key in _CONTAINERS if isinstance(value.get(key), str)]
-            waiting += [held for key, held in value.items() if key not in own]
+            words = _WORDS
+            if "name" in value and value is not body:
+                words = _WORDS + _THINGS["words_of_tools"]
+            for key, held in value.items():
+                if key in _MEMBERS and _MEMBERS[key](held):
+                    found.append((key, str(held)))
+                if key not in words:
+                    waiting.append(held)
     return found
 
 
@@ -274,7 +256,6 @@ def _rights(services: Services, principal: Principal) -> Sequence[KeyRights | Ke
     terms = cast("KeyTerms | None", principal.terms)
     if terms is not None and not terms.routes == terms.models == ("*",):
         limits.append(terms)
-    if rights:
-        names = dict.fromkeys((principal.key, principal.tenant, "*"))
-        limits += [rights[name] for name in names if name in rights]
+    names = dict.fromkeys((principal.key, principal.tenant, "*"))
+    limits += [rights[name] for name in names if name in rights]
     return limits
