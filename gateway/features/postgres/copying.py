@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 
 from gateway.backends import Progress
+from gateway.data_files import read_toml
 from gateway.features.postgres.database import Database as PostgresDatabase
 from gateway.features.postgres.schema import DAY_BITS
 from gateway.features.postgres.statement import stored_json, stored_text
@@ -15,34 +16,7 @@ from gateway.stores.sql.migrations import tables_of_features
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
 _BATCH = 1000
-_TABLES = (
-    "conversations",
-    "heads",
-    "items",
-    "runs",
-    "steps",
-    "injections",
-    "raw_calls",
-    "answers",
-    "patterns",
-    "pattern_spaces",
-    "outcomes",
-    "pattern_evidence",
-    "pattern_decisions",
-    "forgotten_runs",
-    "admin_keys",
-    "pattern_posteriors",
-    "jobs",
-    "budget_accounts",
-    "budget_reservations",
-    "run_controls",
-    "usage_by_hour",
-    "workload_runs",
-    "workload_models",
-    "own_risks",
-    "operator_changes",
-    *tables_of_features(),
-)
+_TABLES = (*read_toml(__package__, "copying.toml")["tables"], *tables_of_features())
 # Texts that are JSON: they need no other form than in a file.
 _JSON_OF_STEPS = ("readings", "call", "content")
 
