@@ -4,6 +4,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 from argparse import ArgumentParser, Namespace, _SubParsersAction
@@ -35,6 +36,8 @@ class _Parser(ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but for paths that follow options: these are taken, too. Unknown
         words are an error of their command, unless that one parses the rest itself."""
+        # -5m is a value, too: the command says what is wrong with it.
+        self._negative_number_matcher = re.compile(r"-\d")
         found, rest = super().parse_known_args(args, namespace)
         if rest and "paths" in found and not rest[0].startswith("-"):
             found.paths += rest

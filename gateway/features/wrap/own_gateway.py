@@ -170,7 +170,7 @@ def _open_log(path: Path) -> TextIO:
 
 
 _MINUTES = {"s": 1 / 60, "m": 1.0, "h": 60.0}
-_AFTER = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|calls?|)")
+_AFTER = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h|calls?|)")
 
 # The agent is warned, asked to hand over its work, and then gets one last answer that says why: an
 # error would make it try again.

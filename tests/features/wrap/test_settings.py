@@ -104,3 +104,21 @@ def test_what_the_config_says_holds(folder: Path, tmp_path: Path) -> None:
     assert wrap_settings(None, {}, None).storage.path == str(state)
     (folder / "gateway.db").touch()
     assert wrap_settings(None, {}, None).storage.path == "gateway.db"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--stop-after", "-5m", "--stop-after: 30m, 2h, 90s or 50 calls, not '-5m'"),
+        ("--stop-after", "9" * 400, "--stop-after: 30m, 2h, 90s or 50 calls, not '999"),
+        ("--budget", "nan", "--budget: dollars such as 2.00, not 'nan'"),
+        ("--sub-agents", "-1", "--sub-agents: a number of calls from 1, not -1"),
+    ],
+)
+def test_a_limit_below_zero_or_without_end_is_named(
+    option: str, value: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that begins like an option."""
+    assert main(["wrap", option, value, "--", "true"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gateway: wrap: {says}")
