@@ -3,20 +3,20 @@
 import json
 import sys
 from argparse import ArgumentTypeError, Namespace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import to_builtins
 
 from gateway.auth.keys import DEFAULT_TENANT
-from gateway.backends import open_stores
+from gateway.backends import Stores
 from gateway.commands.declared import declare
 from gateway.commands.store import (
     answer,
     found_storage,
-    note_act,
-    permit,
     reported,
+    run_on,
     say,
 )
 from gateway.config import load_settings
@@ -59,28 +59,21 @@ async def _run(handler: Any, args: Namespace) -> int:
         elif handler is _import:
             args.lines = file_lines(args.file)
         settings = load_settings(args.config)
-        if settings.storage.in_memory:
-            only = "only the running gateway's /api/patterns has its patterns"
-            raise ConfigError(f"storage.path is :memory:, {only}")
         creates = handler in (_add, _import)
-        if creates:
-            storage = settings.storage
-        else:
-            storage = found_storage(settings.storage)
-        stores = await open_stores(storage, vectors=True, existing=not creates)
-        try:
-            await permit(stores, args)
+        if not creates:
+            settings = replace(settings, storage=found_storage(settings.storage))
+
+        async def on_library(stores: Stores, *_: object) -> int | None:
             library = await PatternLibrary(
                 stores.patterns,
                 await open_embedder(settings.embedding),
                 settings.etraces,
                 masks_secrets=settings.storage.mask_secrets,
             ).prepare()
-            status = int(await handler(library, args) or 0)
-            await note_act(stores, args)
-            return status
-        finally:
-            await stores.close()
+            found: int | None = await handler(library, args)
+            return found
+
+        return await run_on(on_library, settings, args, creates=creates, vectors=True)
 
 
 async def _list(library: PatternLibrary, args: Namespace) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings, is_there
 from gateway.errors import BadRequest, ConfigError, in_words
 from gateway.process.running_gateways import is_alive, running_gateways, state_database
-from gateway.stores.protocols import StoreError
+from gateway.stores.protocols import StoreError, StoreReplaced
 from gateway.stores.sql.audit_log import persons_name
 from gateway.tasks import off_loop
 from gateway.text.formatting import STATE_COLOURS
@@ -122,10 +122,9 @@ async def run_on_stores(
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
         if (budget := getattr(args, "budget", None) or "").startswith("wrap-"):
             subject = budget  # whose account is named like those of other wraps
-        if creates or own:
-            storage = settings.storage
-        else:
-            storage = found_storage(settings.storage, subject)
+        storage = settings.storage
+        if not (creates or own):
+            storage = found_storage(storage, subject)
         try:
             return await run_on(command, replace(settings, storage=storage), args, creates=creates)
         except ConfigError as exc:
@@ -142,14 +141,23 @@ async def run_on_stores(
             raise ConfigError(f"{exc} (searched: {places})") from exc
 
 
-async def run_on(command: Command, settings: Settings, args: Any, creates: bool = False) -> int:
+async def run_on(
+    command: Command, settings: Settings, args: Any, creates: bool = False, vectors: bool = False
+) -> int:
     """Run a command on the stores of these settings, with the key and the entry in the audit log if
-    it changes something; its exit status. Raises: ConfigError, StoreError."""
-    stores = await open_stores(settings.storage, existing=not creates)
+    it changes something; its exit status. `vectors`: patterns will be searched. Raises:
+    ConfigError, StoreError."""
+    storage = settings.storage
+    stores = await open_stores(storage, vectors=vectors, existing=not (creates and storage.file))
     try:
-        await permit(stores, args)
-        if not (status := int(await command(stores, settings, args) or 0)):
-            await note_act(stores, args)
+        # A server's database that is still empty has no key. Who may not change it does not migrate
+        # it either.
+        with suppress(*creates * [StoreReplaced]):
+            await permit(stores, args)
+        if storage.shared and creates:
+            await stores.states.reopen()
+        status = int(await command(stores, settings, args) or 0)
+        await note_act(stores, args)
         return status
     finally:
         await stores.close()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+import asyncpg
 import pytest
 
+from gateway.backends import open_stores
 from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from tests.postgres import new_database
 
 Run = Callable[..., list[str]]
+KEY = "k" * 40
 SAYS = '{"tier": "e1", "fields": {"situation": "the build is red", "unlock": "look at its log"}}'
 
 
@@ -116,3 +123,53 @@ def test_without_the_extension_all_but_patterns_works(
     assert "sqlite-vec" in complaint
     assert "etraces.enabled" in complaint
     assert main(["runs", "list"]) == 0
+
+
+@pytest.mark.slow
+def test_who_may_not_change_a_servers_tables_does_not_migrate_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key is asked for first, also by a command that makes tables which are missing."""
+    storage = StorageSettings(url=Secret(new_database()), spool_path=None)
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", str(storage.url))
+
+    async def fill() -> None:
+        stores = await open_stores(storage, vectors=True)
+        assert stores.controls is not None
+        await stores.controls.show_key(KEY, 0)
+        await stores.close()
+
+    async def fetched(statement: str) -> list[str]:
+        connection = await asyncpg.connect(str(storage.url))
+        rows = await connection.fetch(statement)
+        await connection.close()
+        return [str(row[0]) for row in rows]
+
+    def changes() -> list[str]:
+        return asyncio.run(fetched("SELECT name FROM gateway_migrations ORDER BY name"))
+
+    asyncio.run(fill())
+    newest = changes()
+    asyncio.run(fetched("DROP INDEX jobs_by_run"))
+    asyncio.run(fetched("DELETE FROM gateway_migrations WHERE name = 'learning_006_jobs_by_run'"))
+    older = changes()
+    asked = (["patterns", "delete", "x"], ["patterns", "add", SAYS], ["keys", "create", "acme"])
+    for words in asked:
+        assert main(words) == 2
+        assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
+        assert changes() == older
+    assert main(["patterns", "list"]) == 0
+    assert changes() == older
+    monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    assert main(["patterns", "add", SAYS]) == 0
+    assert changes() == newest
+
+
+@pytest.mark.slow
+def test_the_first_pattern_of_a_server_makes_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is still empty has no key to ask for."""
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", new_database())
+    monkeypatch.setenv("GATEWAY_STORAGE__SPOOL_PATH", "")
+    assert main(["patterns", "list"]) == 2
+    assert main(["patterns", "add", SAYS]) == 0
+    assert main(["patterns", "list"]) == 0

@@ -27,7 +27,7 @@ async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: b
     if folder := settings.spool_folder:
         with suppress(OSError), locked(Path(folder).parent):
             finish(folder)
-    if existing and not vectors:  # who may not change anything does not migrate it either
+    if existing:  # who may not change anything does not migrate it either
         database = Database(settings, vectors=vectors)
     else:
         database = await Database.open(settings, vectors=vectors)
