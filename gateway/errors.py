@@ -32,7 +32,8 @@ import re
 from typing import TypedDict, Unpack
 
 Headers = tuple[tuple[str, str], ...]
-_NUMBER = re.compile(r"\[Errno -?\d+\] ")
+# A system error's number, and the folder in which a backup is made or unpacked, but for its name.
+_UNSAID = re.compile(r"\[Errno -?\d+\] |\.making-[^']*|(?<=')[^']*\.replacing-([^']*)-\w{8}/[^']*")
 
 
 class ConfigError(Exception):
@@ -44,8 +45,8 @@ class ConfigError(Exception):
 
 
 def in_words(error: Exception) -> str:
-    """The text of an error, without the number of the system's."""
-    return _NUMBER.sub("", str(error))
+    """The text of an error, without the number of the system's, and without temporary folders."""
+    return _UNSAID.sub(r"\1", str(error))
 
 
 class AnswerParts(TypedDict, total=False):

@@ -52,7 +52,8 @@ def _pack(storage: StorageSettings, file: str) -> None:
 
     if os.path.lexists(file):
         raise ConfigError(f"{file!r} is there already: name a new file")
-    with TemporaryDirectory(dir=Path(file).parent) as name:
+    # Errors name the file in place of this folder (`in_words`).
+    with TemporaryDirectory(prefix=f"{Path(file).name}.making-", dir=Path(file).parent) as name:
         folder = Path(name, _FORMAT + storage.kind)
         folder.mkdir()
         snapshot(storage, folder)
@@ -74,25 +75,32 @@ def _restore(args: Namespace) -> None:
         settings = load_settings(args.config, upstreams=False)
         storage = settings.storage
         place = Path(storage.file or storage.spool_folder)
+        if not place.name:
+            raise ConfigError(f"storage: {storage.place} has no file in which it could be put")
         place.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f"{place.name}.replacing-", dir=place.parent) as name:
+        with TemporaryDirectory(
+            prefix=f"{place.name}.replacing-{Path(args.file).name[:99]}-", dir=place.parent
+        ) as name:
             folder = Path(name, _FORMAT + storage.kind)
             _unpack(args.file, folder)
             own = replace(storage, path=str(folder / DATABASE), copy_before_changes=False)
             if not storage.shared:
                 lost = take_over(own.path, storage.file, "".join([each.sql for each in MIGRATIONS]))
+
+            async def put(*_: object) -> None:
+                """What says so is in the file itself; of a server it is written afterwards."""
+                if storage.shared:
+                    put_in_place(storage, folder, kept)
+
             # A server's database that is still empty has no key: its own program puts it there.
             with suppress(*storage.shared * [StoreReplaced]):
-                asyncio.run(run_on(_check, replace(settings, storage=own), args))
-            put_in_place(storage, folder, kept)
+                asyncio.run(run_on(put, replace(settings, storage=own), args))
+            if folder.exists():
+                put_in_place(storage, folder, kept)
         # Of this restore, of earlier ones, and of those that were killed or go on.
         if left := sorted(map(str, place.parent.glob(f"{place.name}*.replac*-*"))):
             lost += f"; what restores have left is kept: {', '.join(left)}"
     _say(args, storage, f"{place} is restored{lost}", server="pg_restore --no-owner")
-
-
-async def _check(*_: object) -> None:
-    """Nothing: to open the stores shows that this version can, with the key."""
 
 
 def _unpack(file: str, folder: Path) -> None:

@@ -277,6 +277,7 @@ def test_what_cannot_be_restored_changes_nothing(
     assert re.search(reason, line), line
     assert "all.tar" in line or "gateway.db" in line
     assert "Errno" not in line
+    assert "replacing" not in line
     assert _seen() == before
 
 
@@ -634,13 +635,54 @@ def test_what_people_did_after_the_backup_is_counted(capsys: pytest.CaptureFixtu
 
 
 def test_a_folder_that_is_not_there_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its path, and without the number of the system's error."""
+    """With the path that was given, and without the number of the system's error."""
     asyncio.run(_fill(1))
     assert main(["backup", "nowhere/all.tar"]) == 2
+    assert capsys.readouterr().err == "gateway: No such file or directory: 'nowhere/all.tar'\n"
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_store_in_memory_has_no_file(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is made of it, and nothing put into it."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    before = _seen()
+    capsys.readouterr()
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", ":memory:")
+    assert main([command, "all.tar"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "nowhere" in line
-    assert "No such file or directory" in line
-    assert "Errno" not in line
+    assert line.startswith("gateway: storage")
+    assert ":memory:" in line
+    assert _seen() == before
+
+
+def test_what_is_restored_is_on_the_disk_before_it_is_decided_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a power cut nothing is in place that is not whole."""
+    asyncio.run(_fill(1))
+    assert main(["backup", "all.tar"]) == 0
+    fsync = os.fsync
+    rename = os.rename
+    flushed = set[str]()
+    decided = list[set[str]]()
+
+    def flush(handle: int) -> None:
+        flushed.add(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    def move(old: str, new: str) -> None:
+        if str(new).endswith("gateway.db-moves"):
+            files = {str(each) for each in Path(old).rglob("*")} | {str(old)}
+            decided.append({os.path.relpath(each, old) for each in files - flushed})
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "rename", move)
+    assert main(["restore", "all.tar", "--replace"]) == 0
+    assert decided == [set()]
 
 
 def test_a_backup_is_never_made_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -736,9 +778,21 @@ def test_a_server_asks_for_its_admin_key(
         assert "GATEWAY_ADMIN_KEY" in capsys.readouterr().err
         assert _seen() == before
     monkeypatch.setenv("GATEWAY_ADMIN_KEY", KEY)
+    acts = "SELECT author FROM operator_changes WHERE body LIKE '%restore%'"
+    rename = os.rename
+
+    def fails(old: str, new: str) -> None:
+        if str(old).endswith("-moves/spool"):
+            raise OSError("the disk is gone")
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fails)
+        assert main(["restore", "all.tar", "--replace", "--author", "bob"]) == 2
+    assert _seen() == before
+    assert asyncio.run(fetched(acts)) == []
     assert main(["restore", "all.tar", "--replace", "--author", "ann"]) == 0
     assert changes() == older
-    acts = "SELECT author FROM operator_changes WHERE body LIKE '%restore%'"
     assert asyncio.run(fetched(acts)) == ["ann"]
 
 

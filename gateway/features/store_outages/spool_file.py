@@ -25,7 +25,7 @@ from gateway.features.store_outages.spool import Waiting
 from gateway.observability.logging import get_logger
 from gateway.stores.call_json import decoded, encoded
 from gateway.stores.records import CallRecord
-from gateway.stores.sqlite.files import locked
+from gateway.stores.sqlite.files import locked, sync
 from gateway.values import Value
 
 VERSION = 1  # of the form of a record; kept with each file
@@ -101,8 +101,8 @@ class SpoolFile:
                     connection.pragma("user_version", VERSION)
                     connection.execute(_TABLE)
                 if synchronous == "full":
-                    _sync(folder.parent)
-                    _sync(folder)
+                    sync(folder.parent)
+                    sync(folder)
                 return cls(lock, connection)
         except BaseException:
             _unlink(path)
@@ -225,14 +225,6 @@ def _connected(path: Path, synchronous: str) -> Iterator[apsw.Connection]:
 def _unlink(path: Path) -> None:
     for suffix in ("", *_SUFFIXES):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class SpoolFolder:

@@ -11,7 +11,7 @@ import apsw
 
 from gateway.config.storage import MOVES, PRICES, SPOOL, StorageSettings
 from gateway.stores.protocols import StoreBusy, StoreError, StoreFull
-from gateway.stores.sqlite.files import LIST, LOG, finish, locked, look, translate
+from gateway.stores.sqlite.files import LIST, LOG, finish, locked, look, sync, translate
 
 _PART = "-part"  # suffix of a copy that is not whole yet
 # Names in a backup: of the database's file, and of the folder with what waits for a database.
@@ -148,5 +148,8 @@ def put_in_place(settings: StorageSettings, folder: Path, kept: str) -> None:
             raise StoreError(f"{path}{moves[0][0]} is there: with --replace it is kept beside")
         moves += [(f"{MOVES}/{n}", to) for n, to in places.items() if os.path.exists(folder / n)]
         (folder / LIST).write_text(json.dumps(moves))
+        # After a power cut nothing is moved that is not whole.
+        for each in folder.parent.rglob("*"):
+            sync(each)
         folder.rename(path + MOVES)
         finish(path)

@@ -162,6 +162,17 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def sync(path: Path) -> None:
+    """Have a file or the entries of a folder written to the disk. Raises: OSError."""
+    if sys.platform == "win32":  # where no folder can be opened
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def finish(path: str) -> None:
     """Make the moves that a restore to `path` has decided on: it may have been killed. Called while
     the directory is locked. Raises: OSError: one failed, and all are undone."""
