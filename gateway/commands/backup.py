@@ -88,7 +88,8 @@ def _restore(args: Namespace) -> None:
                 lost = take_over(own.path, storage.file, "".join([each.sql for each in MIGRATIONS]))
 
             async def put(*_: object) -> None:
-                """What says so is in the file itself; of a server it is written afterwards."""
+                """Put the files of a server in place before the audit log says so. That of SQLite
+                is in a file that has to be closed first."""
                 if storage.shared:
                     put_in_place(storage, folder, kept)
 

@@ -86,6 +86,8 @@ class RightsOfKeys(Rights):
         """Refuse a body that asks for a model which this key may not use; None: cannot be read.
         Raises: Forbidden: a model that is not in `auth.rights`, or none where models are limited.
         """
+        if not _rights(services, principal):
+            return
         body = body or {}
         for name in [body.get("model"), *list_at(body, "models")]:  # OpenRouter's own fallbacks
             asked = as_text(name, "")
@@ -110,10 +112,11 @@ class RightsOfKeys(Rights):
             )
             return
         if _INFERENCE.fullmatch(route):
-            is_form = header(call.headers, b"content-type").startswith(_FORM)
             if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
                 route = "a call that is named by its id"
-            elif call.method == "POST" and not is_form:
+            elif call.method == "POST" and not header(call.headers, b"content-type").startswith(
+                _FORM
+            ):
                 route = "a body that is not read"  # until it has been read
             else:
                 return
@@ -139,8 +142,7 @@ class RightsOfKeys(Rights):
         if request is not None and (is_limited or _rights(services, principal)):
             refuse_repeated(request.raw)
         self.require_models(services, principal, None if request is None else request.body)
-        is_inference = in_path or _INFERENCE.fullmatch(f"{call.method} {call.path}")
-        if not (is_limited and is_inference):
+        if not (is_limited and (in_path or _INFERENCE.fullmatch(f"{call.method} {call.path}"))):
             return
         if request is None:
             call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
@@ -200,8 +202,7 @@ def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]
         kind = item.get("type")
         bare = kind is None and not item.keys() & {"role", "content"}
         drawn = kind == "image_generation_call" and not item.get("result")
-        named = bare or drawn or kind == REFERENCE or _container(item)
-        if isinstance(name, str) and named:
+        if isinstance(name, str) and (bare or drawn or kind == REFERENCE or _container(item)):
             found.append((REFERENCE, name))
     while waiting:
         value = waiting.pop()
