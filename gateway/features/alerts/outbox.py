@@ -192,11 +192,13 @@ class AlertOutbox:
         if sink is None:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
+        # What waits for the digest is claimed with what is due in its thread.
+        due = {d.alert.thread for d in fresh if not (d.message or in_digest(d.alert, settings))}
         groups: dict[str, list[QueuedAlert]] = {}
         for delivery in fresh:
             # Nobody hears of a message that is changed, and a question is for a person.
             changed = sink.edits and delivery.alert.rule != "approval_asked"
-            apart = (sink.by_mail or changed) and not in_digest(delivery.alert, settings)
+            apart = (sink.by_mail or changed) and (delivery.message or delivery.alert.thread in due)
             groups.setdefault(delivery.alert.thread if apart else "", []).append(delivery)
         settled = [_settled(d) for d in batch if d not in fresh]
         for thread, group in groups.items():

@@ -62,10 +62,10 @@ class RunChart:
     @property
     def severities(self) -> list[str]:
         """The severity of each step; `none` without a composite."""
-        found = list[str]()
-        for step, stuck in zip(self.steps, severity.streaks(self.steps), strict=True):
-            found.append("none" if step.composite is None else severity.step_severity(step, stuck))
-        return found
+        return [
+            "none" if step.composite is None else severity.step_severity(step, stuck)
+            for step, stuck in zip(self.steps, severity.streaks(self.steps), strict=True)
+        ]
 
     def heat(self, name: str) -> list[int | None]:
         """The level of one monitor's reading at each step."""
@@ -78,7 +78,7 @@ class RunChart:
         found = []
         for step in self.steps:
             parts = {}
-            if step.call is not None:
+            if step.call:
                 cached = step.call.cached_tokens or 0
                 fresh = max(0, (step.call.input_tokens or 0) - cached)
                 parts = {"cached": cached, "fresh": fresh, "output": step.call.output_tokens or 0}

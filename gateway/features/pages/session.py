@@ -53,9 +53,11 @@ async def show(visit: Visit) -> Page:
 async def _difficulty(visit: Visit, session: Session) -> FieldDict:
     """The newest steps of the worst run, for its chart."""
     worst = max(session.runs, key=attrgetter("totals.composite_peak", "started_at"))
-    after = worst.totals.steps - _CHART_STEPS
     trace = await visit.runtime.runs.get_run(
-        worst.id, tenant=visit.tenant, content=False, after_step=after
+        worst.id,
+        tenant=visit.tenant,
+        content=False,
+        after_step=worst.totals.steps - _CHART_STEPS,
     )
     chart = trace and RunChart.of(trace, thresholds(visit.runtime.settings))
     return {"trace": trace, "chart": chart, "monitors": MONITORS}

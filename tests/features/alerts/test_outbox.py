@@ -428,6 +428,34 @@ async def test_the_digest_is_one_message_and_danger_comes_at_once(
         alert_settings(digest_at="7")
 
 
+async def test_what_waited_is_told_in_the_message_of_its_trouble(
+    queue: Make, discord: Discord
+) -> None:
+    """With a digest: a mild alert of a session that comes into trouble is in that session's
+    message, and in no other; what comes later in its thread waits for the digest."""
+    one = queue(alert_settings(discord.sink, digest_at="07:00"))
+    night = time.mktime((2026, 3, 10, 23, 0, 0, 0, 0, -1))
+    morning = time.mktime((2026, 3, 11, 7, 0, 0, 0, 0, -1))
+    budget = stuck("c1.0", rule="budget", subject="own", severity="warn", title="80 %")
+    await _told(one, night, stuck("c2.0", severity="warn"), budget)
+    assert discord.asked == []
+    await _told(one, night + 1, stuck("c1.0"))
+    await _told(one, night + 2, stuck("c1.0", rule="run_stopped", title="stopped"))
+    assert discord.asked == ["POST", "PATCH"]
+    (trouble,) = discord.channel.values()
+    assert "80 %" in trouble
+    assert "stopped" in trouble
+    late = stuck("c1.0", rule="hand_over", severity="warn", title="handed over")
+    await _told(one, night + 3, late)
+    await one.outbox.deliver(morning)
+    assert discord.asked.count("POST") == 2
+    (same, digest) = discord.channel.values()
+    assert same == trouble
+    assert "c2.0 is stuck" in digest
+    assert "handed over" in digest
+    assert "80 %" not in digest
+
+
 async def test_links_lead_to_where_an_operator_was(stores: Stores) -> None:
     """The configured address is first; else that of the last visit, also after a restart; one that
     somebody wrote into the database, and one of loopback, are not kept; else that of the server."""
