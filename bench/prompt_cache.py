@@ -40,8 +40,7 @@ from gateway.core.guidance_plan import note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.pattern import PatternMatch, Query, Tier
-from gateway.core.placement import place
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget, place
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
 from gateway.steering.guidance.situation import READER

@@ -24,7 +24,7 @@ from gateway.conversations.steer_request import (
     RequestSteerer,
 )
 from gateway.conversations.workloads import RunWorkloads, Workloads
-from gateway.core.provider_limits import GuidanceTarget, target_for
+from gateway.core.placement import GuidanceTarget, target_for
 from gateway.holds import Holds
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics

@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gateway.core.monitor_texts import HAND_OVER_TEXT, SKIP_DIRECTIVE
+from gateway.core.guidance_text import HAND_OVER_TEXT, SKIP_DIRECTIVE
 from gateway.core.pattern import Lesson, Pattern, Tier, Trust
 from gateway.core.step import Action
 from gateway.features.learning.context import project_of

@@ -30,7 +30,7 @@ from gateway.core.routing import RoutingSettings
 from gateway.errors import ConfigError
 from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work, replay_files
-from gateway.steering.routing_policy import (
+from gateway.steering.learned_routing import (
     NO_OUTCOMES,
     WorkloadPrior,
     WorkloadRates,

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api import attribution, audit, control, events, patterns, runs, sessions
+from gateway.api import audit, control, events, patterns, runs, sessions, usage_and_export
 from gateway.api.field_comments import field_comments
 from gateway.api.operations import (
     JSON,
@@ -33,7 +33,7 @@ from gateway.runtime import Runtime
 from gateway.tasks import off_loop
 from gateway.values import FieldDict
 
-_MODULES = (runs, sessions, patterns, events, control, attribution, audit)
+_MODULES = (runs, sessions, patterns, events, control, usage_and_export, audit)
 OPERATIONS = Operations()
 _TABLE = read_toml(__package__, "openapi.toml")
 # Any operation may answer with these.

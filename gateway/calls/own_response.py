@@ -11,7 +11,7 @@ from gateway.observability.logging import get_logger
 from gateway.values import FieldDict
 from gateway.wire.echo import OWN_ANSWER
 from gateway.wire.headers import RawHeaders
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 # After so many of the gateway's own final answers in a request's history its agent gets an error:
 # an agent that takes no answer for the end would call for ever.

@@ -42,7 +42,7 @@ from gateway.stores.records import (
 from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
 from gateway.values import FieldDict
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096

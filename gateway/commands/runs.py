@@ -329,7 +329,7 @@ async def _held(stores: Stores, _settings: Settings, args: Namespace) -> None:
 
 
 async def _usage(stores: Stores, settings: Settings, args: Namespace) -> None:
-    from gateway.api.attribution import sums_view
+    from gateway.api.usage_and_export import sums_view
     from gateway.upstream.model_costs import age_note, use_list
 
     groups = await kept(stores.attribution, _NO_SUMS).groups(_chosen(args), args.by)
@@ -345,7 +345,7 @@ async def _usage(stores: Stores, settings: Settings, args: Namespace) -> None:
 
 
 async def _export(stores: Stores, _settings: Settings, args: Namespace) -> None:
-    from gateway.api.attribution import exported
+    from gateway.api.usage_and_export import exported
 
     content = not args.no_content and args.format != "csv"
     traces = stores.runs.export_runs(_chosen(args), content=content)

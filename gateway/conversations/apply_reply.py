@@ -30,7 +30,7 @@ from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
 from gateway.values import FieldDict, Fields, Value
-from gateway.wire.messages import content_text, reply_message
+from gateway.wire.message_identity import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend
 
 _CALLS_KIND = "calls"

@@ -50,7 +50,7 @@ from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
 from gateway.values import Texts
 from gateway.wire.coerce import as_mapping
-from gateway.wire.messages import digest_fields, is_result
+from gateway.wire.message_identity import digest_fields, is_result
 
 # The version of a conversation that was opened while the store could not be read. None that is
 # stored, and none that this one gets before it is, equals it: its first record is always compared

@@ -24,7 +24,7 @@ from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.sub_agents import NOBODY, SubAgent
 from gateway.values import FieldDict, Value
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.messages import digest_fields
+from gateway.wire.message_identity import digest_fields
 from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 

@@ -34,7 +34,7 @@ from gateway.stores.records import PromptMessage
 from gateway.tasks import off_loop
 from gateway.values import Fields
 from gateway.wire.coerce import as_mapping
-from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
+from gateway.wire.message_identity import SYSTEM_ROLES, content_text, is_result
 
 # New messages that are read in one go: about 15 ms of processor time for messages of 2 kB.
 MESSAGES_AT_ONCE = 64

@@ -35,8 +35,7 @@ from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_state import Place
 from gateway.core.monitors.muting import without_muted
 from gateway.core.pattern import Query
-from gateway.core.placement import Placed, place
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget, Placed, place
 from gateway.core.steer import (
     NO_ADVICE,
     NO_LIBRARY,
@@ -56,7 +55,7 @@ from gateway.steering.identity import MatchKind
 from gateway.tasks import OwnTime
 from gateway.values import Fields
 from gateway.wire.body_prefix import AsMappings
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from gateway.wire.prefix_hash import PrefixHashes
 from gateway.wire.upstream_errors import Kind
 

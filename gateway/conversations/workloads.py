@@ -20,7 +20,7 @@ from gateway.core.steer import SteeringRules
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
-from gateway.steering.routing_policy import (
+from gateway.steering.learned_routing import (
     NO_OUTCOMES,
     LearnedRouting,
     WorkloadPrior,
@@ -33,7 +33,7 @@ from gateway.stores.redact import encodable
 from gateway.stores.sql.audit_log import ChangeStore, pilot_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 
 _log = get_logger("gateway.steering")
 _KEY_BYTES = 8

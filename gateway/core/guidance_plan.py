@@ -8,7 +8,7 @@ from gateway.core.agent_kind import kind_of_agent
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
-from gateway.core.monitor_texts import (
+from gateway.core.guidance_text import (
     evidence_for,
     failure_of,
     monitor_text,

@@ -1,15 +1,21 @@
-"""Guidance as text: sanitised and bounded per field, shaped for the model's family, framed once.
+"""Guidance as text: patterns as lines for the model's family, and what is said of a failure.
 
-No text can end the frame, start a new role or carry control characters."""
+Texts are sanitised and bounded per field, and framed once: no text can end the frame, start a new
+role or carry control characters. What is said of a failure that a monitor reports stands in the
+rows of the monitors' table; a problem that persists gets the text of the next severity."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Generic
 
+from gateway.core.monitors import FAILURE_TYPES, Readings
+from gateway.core.monitors.table import TABLE
 from gateway.core.pattern import Pattern, PatternContent, Tier, content
 from gateway.core.short_cache import remembered
+from gateway.data_files import read_toml
 from gateway.values import T
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
@@ -198,3 +204,54 @@ def _cut(text: str, limit: int) -> str:
     head = limit // 2
     tail = limit - head - len(TRUNCATION)
     return text[:head] + TRUNCATION + text[-tail:]
+
+
+MAX_EVIDENCE_CHARS = 300
+
+_BY_FAILURE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
+)  # texts by failure type, in order of severity; of monitors that share one, those of the first
+
+_DIRECTIVES = read_toml(__package__, "directives.toml")
+SKIP_DIRECTIVE, SKIP_REPAIR, HAND_OVER_TEXT = (
+    " ".join(_DIRECTIVES[name].split()) for name in ("skip", "skip_repair", "hand_over")
+)
+
+BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly used; it may go well
+    "WRAP UP: budget {used}. Bring "
+    "what you are doing to a state that works, and begin nothing new. Then hand over the result: "
+    "state plainly what is done and checked, what is not done, and how to continue."
+)
+
+
+def skip_directive(*, repairing: bool) -> str:
+    """The directive of state SKIP for a run, in the middle of a repair or not."""
+    return SKIP_REPAIR if repairing else SKIP_DIRECTIVE
+
+
+def failure_of(readings: Readings) -> str | None:
+    """The failure to speak about: that of the worst fired monitor, else of the highest score."""
+    if readings.failure_type:
+        return readings.failure_type
+    worst = max(FAILURE_TYPES, key=lambda name: readings.scores.get(name, 0.0))
+    return FAILURE_TYPES[worst] if readings.scores.get(worst, 0.0) > 0.0 else None
+
+
+def evidence_for(failure_type: str, readings: Readings) -> str:
+    """The reason given by the failure's monitor (the worst of several); "" without one."""
+    reports = [name for name, label in FAILURE_TYPES.items() if label == failure_type]
+    worst = max(reports, key=lambda name: readings.scores.get(name, 0.0), default=failure_type)
+    return readings.evidence.get(worst, "")
+
+
+def severities(failure_type: str) -> int:
+    """Number of texts for a failure; 0 for one without."""
+    return len(_BY_FAILURE.get(failure_type, ()))
+
+
+def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
+    """The text for a failure at severity 1 to `severities`, with its evidence in parentheses.
+    Evidence may quote the agent and its tools, so it is sanitised and bounded."""
+    shown = sanitise(evidence, MAX_EVIDENCE_CHARS).replace("\n", " ").rstrip(". ")
+    text = _BY_FAILURE[failure_type][severity - 1]
+    return text.replace("{evidence}", f" ({shown})" if shown else "")

@@ -23,7 +23,7 @@ from gateway.core.guidance_choice import Decided, LessonMatch, LessonQuery, Less
 from gateway.core.guidance_plan import Plan, note, plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
-from gateway.core.monitor_texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT
+from gateway.core.guidance_text import BUDGET_DIRECTIVE, HAND_OVER_TEXT
 from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import PatternMatch, Tier
 from gateway.core.routing import (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
 from gateway.core.edits import Edit, Message
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.identity.branch import asks_for_summary, split_ending
@@ -17,7 +17,7 @@ from gateway.values import FieldDict, Fields, Value
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
-from gateway.wire.messages import REFERENCE, system_text
+from gateway.wire.message_identity import REFERENCE, system_text
 from gateway.wire.parsing import BeyondParser, Loads, Span, parse_object, skim
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import ChatRequest, Splice

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.core.edits import AppendToResult, Edit, SystemAppend
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     Addressed,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from gateway.core.edits import AppendToResult, Edit, InsertMessage, SystemAppend
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
     Api,
@@ -22,7 +22,7 @@ from gateway.errors import GatewayError, RunRefused
 from gateway.steering.transcript.content import json_text
 from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, mapping_at, objects
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
 from gateway.wire.request import Splice, append_to_message, insert_message, part
 from gateway.wire.response_tee import NamedEnd

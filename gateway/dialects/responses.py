@@ -35,7 +35,7 @@ from gateway.values import FieldDict, Fields
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text, mapping_at, objects, text_at
 from gateway.wire.echo import EchoFilter
-from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
+from gateway.wire.message_identity import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd

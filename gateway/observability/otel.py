@@ -24,7 +24,7 @@ from gateway.steering.identity.ids import clean_id
 from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.values import FieldDict, Fields, Texts
 from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, mappings_at, text_at
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -34,7 +34,7 @@ from gateway.steering.runs_of_transcript import ConversationFold
 from gateway.steering.transcript.steps import count_steps
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_mapping
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from gateway.wire.usage import token_usage
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from gateway.observability.metrics import Metrics
 from gateway.tasks import off_loop
 from gateway.upstream import credentials, providers, retries
 from gateway.upstream.base import LaneResponse, retry_after_s
+from gateway.upstream.cloud_credentials import CloudSigner
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.dry_seats import DrySeat, DrySeats, credential_key, limit_ends
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.litellm_package import can_translate
 from gateway.upstream.native import NativeLane
 from gateway.upstream.seats import Seat
-from gateway.upstream.signing import CloudSigner
 from gateway.upstream.translation import TranslatingLane
 from gateway.values import Fields, Value
 from gateway.wire.coerce import as_text

@@ -17,7 +17,7 @@ from gateway.upstream.model_costs import RATE_KEYS, Listed, ModelInfo, capabilit
 from gateway.upstream.token_estimates import BYTES_PER_TOKEN, body_tokens
 from gateway.values import Fields
 from gateway.wire.coerce import as_bool, as_int, as_number, mapping_at
-from gateway.wire.messages import offered_tools
+from gateway.wire.message_identity import offered_tools
 from gateway.wire.request import ChatRequest
 
 _TABLE = read_toml(__package__, "model_abilities.toml")

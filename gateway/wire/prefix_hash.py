@@ -1,14 +1,15 @@
 """Prefix hashes: the chained digest of a transcript after each of its messages.
 
 Two transcripts have the same prefix hash after k messages when their first k messages are equal
-under the normalisation of `gateway.wire.messages`. Chaining can continue from a stored state, so a
-request that is known to extend an earlier one costs the digests of its new messages only."""
+under the normalisation of `gateway.wire.message_identity`. Chaining can continue from a stored
+state, so a request that is known to extend an earlier one costs the digests of its new messages
+only."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from gateway.values import Value
-from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
+from gateway.wire.message_identity import MessageReader, digest_bytes, digest_fields, fold
 
 _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.features.prices.price_list import LIST_NAME
 from gateway.upstream.litellm_package import litellm_folders
 from gateway.upstream.model_costs import default_list
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from steering_gateway_testing import ReceivedRequest, messages
 from steering_gateway_testing.routes import ApiRoute, route_of
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall, Usage

@@ -19,7 +19,7 @@ from gateway.conversations.steer_request import RequestSteerer, unsteered
 from gateway.core.guidance_choice import LessonMatch, LessonQuery
 from gateway.core.guidance_settings import Gates
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from gateway.core.steer import Found
 from gateway.core.step import Step
 from gateway.dialects import SteeredRequest

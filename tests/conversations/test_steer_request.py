@@ -14,7 +14,7 @@ from gateway.conversations.steer_request import forget
 from gateway.core.edits import Edit
 from gateway.core.fsm import FSMState
 from gateway.core.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from gateway.core.steer import Advice, RunPosition
 from gateway.dialects.base import EarlierHistory
 from gateway.steering.identity import MatchKind

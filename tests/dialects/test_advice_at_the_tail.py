@@ -12,8 +12,7 @@ from gateway.core.guidance_choice import Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, from_json, to_json
 from gateway.core.guidance_text import frame
-from gateway.core.placement import place
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget, place
 from gateway.dialects.base import Dialect
 from gateway.dialects.chat import CHAT
 from gateway.dialects.gemini import GEMINI

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.wire.messages import content_text, tool_names
+from gateway.wire.message_identity import content_text, tool_names
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from steering_gateway_testing.looping import GUIDANCE, OFF, STEERING, Start, states
 from steering_gateway_testing.patience import run_to_end

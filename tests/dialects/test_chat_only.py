@@ -13,7 +13,7 @@ import pytest
 
 from gateway.dialects import RESPONSES
 from gateway.upstream.providers import documented_dialects
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.looping import Start
 from steering_gateway_testing.patience import ANSWER_S, run_to_end

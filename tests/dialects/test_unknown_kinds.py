@@ -16,8 +16,7 @@ from gateway.core.guidance_choice import Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Injection, Place
 from gateway.core.pattern import Tier
-from gateway.core.placement import place
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget, place
 from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.dialects.base import Dialect
 from gateway.wire.body_prefix import AsMappings

@@ -24,7 +24,7 @@ from gateway.library.catalogue import CALIBRATED, UNCALIBRATED
 from gateway.library.memory import MOST_BYTES
 from gateway.offline.playback import ReplayedCalls, ReplayPolicy, play_messages
 from gateway.offline.recordings import recording_of
-from gateway.steering import routing_policy
+from gateway.steering import learned_routing
 from gateway.steering.guidance.lessons import MOST_RULES
 from gateway.steering.guidance.situation import QUOTE_CHARS
 from gateway.stores.learning import KINDS
@@ -155,10 +155,10 @@ def test_the_limits_of_learning_and_routing_are_those_of_the_code() -> None:
     known = RoutingSettings()
     assert f"regret: {known.regret:.0f} " in page
     assert f"explore: {known.explore} " in page
-    assert f"after {routing_policy.HALF_LIFE:.0f} further runs" in page
-    assert f"fewer than {routing_policy.TRIAL_RUNS:.0f}" in page
-    assert (routing_policy.TRIAL_SHARE, routing_policy.DOUBT_SHARE) == (5, 1.5)
-    assert routing_policy.PRIOR_RUNS == 4
+    assert f"after {learned_routing.HALF_LIFE:.0f} further runs" in page
+    assert f"fewer than {learned_routing.TRIAL_RUNS:.0f}" in page
+    assert (learned_routing.TRIAL_SHARE, learned_routing.DOUBT_SHARE) == (5, 1.5)
+    assert learned_routing.PRIOR_RUNS == 4
 
 
 def test_verdicts_and_kinds_are_those_of_the_code() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.core.monitor_texts import HAND_OVER_TEXT
+from gateway.core.guidance_text import HAND_OVER_TEXT
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import DEADLINE_MS, until
 from steering_gateway_testing.receiver import Receiver

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gateway.stores.traces import RunTrace
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.agents import GUIDING, PLAIN, run_log
 from steering_gateway_testing.strict import OWN_FIELDS, StrictProvider

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.steering.transcript.steps import StepReader
-from gateway.wire.messages import MessageReader
+from gateway.wire.message_identity import MessageReader
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.patience import ANSWER_S, DEADLINE_MS
 from tests.live.test_judge import settings as judged

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.core.monitor_texts import SKIP_DIRECTIVE
+from gateway.core.guidance_text import SKIP_DIRECTIVE
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, PLAIN, Agent, guidance_frames, trace
 from tests.live.test_routing import EASY, HARD, thinking

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.wire.compression import zstd
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from steering_gateway_testing import AppServer, ReceivedRequest, chat, gemini, messages, responses
 from steering_gateway_testing.aws import EVENT_STREAM, chunk_frame, signature_is_right
 from steering_gateway_testing.exchange import Answer

@@ -39,7 +39,7 @@ def a_gateway(
     """A gateway with keys that lends its cloud credentials, with one host in all places."""
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "ABSKmade-up-for-the-test")
     monkeypatch.setattr(
-        "gateway.upstream.signing.CloudSigner._for_vertex",
+        "gateway.upstream.cloud_credentials.CloudSigner._for_vertex",
         lambda *_: {"authorization": "Bearer ya29.made-up"},
     )
     bases = ("gemini_api_base", "vertex_api_base", "bedrock_api_base")

@@ -13,7 +13,7 @@ from gateway.core.decision_settings import Policy
 from gateway.core.fold import RunFold
 from gateway.core.guidance_plan import RECOVERED_STEPS
 from gateway.core.guidance_settings import InjectionSettings
-from gateway.core.monitor_texts import HAND_OVER_TEXT
+from gateway.core.guidance_text import HAND_OVER_TEXT
 from gateway.core.monitors import Alarm
 from gateway.core.routing import Routes, RoutingSettings
 from gateway.core.steer import (

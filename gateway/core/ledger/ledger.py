@@ -23,7 +23,7 @@ from gateway.core.ledger.entries import (
     without_number,
 )
 from gateway.core.ledger.files import Files
-from gateway.core.ledger.messages import Messages
+from gateway.core.ledger.repeated_messages import Messages
 from gateway.core.ledger.sameness import (
     LISTS,
     TELLING_RESULT,

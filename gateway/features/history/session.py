@@ -31,7 +31,7 @@ from gateway.wire.coerce import (
     as_text,
     text_at,
 )
-from gateway.wire.messages import digest_fields
+from gateway.wire.message_identity import digest_fields
 
 HumanKind = Literal["message", "interrupt", "reject"]
 # what the log has only a part of: nothing, the output of an answer that was logged before it

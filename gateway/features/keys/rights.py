@@ -31,7 +31,7 @@ from gateway.upstream.dispatch import UpstreamCall
 from gateway.values import Fields
 from gateway.wire.coerce import as_mapping, as_text, list_at, mapping_at, objects, text_at
 from gateway.wire.headers import header
-from gateway.wire.messages import REFERENCE
+from gateway.wire.message_identity import REFERENCE
 from gateway.wire.parsing import parse_object, refuse_repeated
 from gateway.wire.request import ChatRequest
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
-from gateway.features.litellm.readable import parsed
+from gateway.features.litellm.repaired_answers import parsed
 from gateway.features.litellm.transport import ProviderCall
 from gateway.upstream.base import retry_after_s
 from gateway.upstream.providers import TABLE

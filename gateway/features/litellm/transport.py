@@ -19,7 +19,7 @@ import httpx
 from msgspec import Struct, field
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
-from gateway.features.litellm import readable
+from gateway.features.litellm import repaired_answers
 from gateway.features.litellm.chunks import as_chunk
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.credentials import is_foreign_host
@@ -63,13 +63,13 @@ class ReadableEvents:
             self._closed = True
             return b"data: [DONE]\n\n"
         try:
-            value = readable.parsed(event.data)
+            value = repaired_answers.parsed(event.data)
         except ValueError:
             return b""
         if not isinstance(value, dict | list) or not value:
             return b""
-        value = readable.normal(value)
-        if not readable.is_known(value):
+        value = repaired_answers.normal(value)
+        if not repaired_answers.is_known(value):
             if _is_error(value):
                 self._known = True  # so that no end is made up for the stream
             else:
@@ -117,7 +117,7 @@ def _input_delta(value: FieldDict) -> FieldDict:
 def as_events(answer: Any) -> bytes:
     """A whole answer, given for a stream, as the events of one; empty for a form not known here."""
     if _is_error(answer):
-        return b"data: %b\n\n" % readable.encoded(answer)
+        return b"data: %b\n\n" % repaired_answers.encoded(answer)
     if isinstance(answer, dict) and answer.get("choices"):
         return _line(as_chunk(answer)) + b"data: [DONE]\n\n"
     if isinstance(answer, dict) and answer.get("type") == "message":
@@ -127,12 +127,12 @@ def as_events(answer: Any) -> bytes:
 
 def _line(value: Any, name: bytes = b"") -> bytes:
     """An event; one whose JSON has a type is named after it."""
-    if readable.is_known(value):
+    if repaired_answers.is_known(value):
         name = str(value.get("type") or "").encode()
     head = b""
     if name:
         head = b"event: %b\n" % name
-    return b"%bdata: %b\n\n" % (head, readable.encoded(value))
+    return b"%bdata: %b\n\n" % (head, repaired_answers.encoded(value))
 
 
 def _events_of(message: FieldDict) -> Iterable[FieldDict]:
@@ -417,27 +417,27 @@ class _WatchedBody(httpx.AsyncByteStream):
         except UpstreamFailure as exc:
             raise self._call.failed(exc) from exc
         try:
-            value = readable.parsed(whole)
-            if not streamed and whole.count(b"{") + whole.count(b"[") > readable.MOST_DEEP:
-                readable.refuse_depth(value)
-        except readable.TooDeep as exc:
+            value = repaired_answers.parsed(whole)
+            if not streamed and whole.count(b"{") + whole.count(b"[") > repaired_answers.MOST_DEEP:
+                repaired_answers.refuse_depth(value)
+        except repaired_answers.TooDeep as exc:
             whose = self._call.to.provider or "the provider"
             text = f"the answer of {whose} is nested too deep to be translated"
             raise self._call.failed(UpstreamMalformed(text)) from exc
         except ValueError:
             self._first = [whole]
             return kind
-        value = readable.normal(value)
-        if not streamed and readable.is_known(value) and value.get("choices") == []:
+        value = repaired_answers.normal(value)
+        if not streamed and repaired_answers.is_known(value) and value.get("choices") == []:
             raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
-        if self._call.translated and readable.is_known(value) and "choices" in value:
+        if self._call.translated and repaired_answers.is_known(value) and "choices" in value:
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
             self._first = [events]
             return self._read_events()
         if streamed and not value:
             raise self._call.failed(UpstreamMalformed("the provider's stream has no events"))
-        self._first = [readable.encoded(value)]
+        self._first = [repaired_answers.encoded(value)]
         return b"application/json"
 
     def _read_events(self) -> bytes:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from math import erfc, exp, sqrt
 from typing import Literal, get_args
 
-from gateway.features.reports.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.features.reports.rates import Sample, newcombe, rate_of
 from gateway.features.reports.results import (
     Arm,
     Comparison,
@@ -14,6 +12,8 @@ from gateway.features.reports.results import (
     SampleRatio,
     caveats_of,
 )
+from gateway.features.reports.success_rates import Sample, newcombe, rate_of
+from gateway.features.reports.winsorised_means import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.steering.experiments import MODES
 from gateway.stores.severity import WARN_COMPOSITE
 from gateway.stores.totals import ExperimentRun

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ConfigError
 from gateway.features.reports.experiment import report
-from gateway.features.reports.rates import Difference, Rate, Sample, newcombe, rate_of
 from gateway.features.reports.results import ExperimentReport
+from gateway.features.reports.success_rates import Difference, Rate, Sample, newcombe, rate_of
 from gateway.reporting.statistics import e_values
 from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.stores.records import OWN_MODE

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 from gateway.data_files import read_toml
-from gateway.features.reports.amounts import Amount, AmountRatio, Ratio
-from gateway.features.reports.rates import Difference, Rate
+from gateway.features.reports.success_rates import Difference, Rate
+from gateway.features.reports.winsorised_means import Amount, AmountRatio, Ratio
 from gateway.stores.totals import ExperimentRun
 from gateway.values import FieldDict, frozen
 

@@ -10,7 +10,7 @@ from math import fsum, hypot
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.features.reports.amounts import FEWEST_UNITS, Spent, reach, total
+from gateway.features.reports.winsorised_means import FEWEST_UNITS, Spent, reach, total
 from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
 from gateway.text.formatting import count, counted, money, percent

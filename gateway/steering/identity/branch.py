@@ -13,7 +13,13 @@ from msgspec.structs import replace
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature
 from gateway.values import Texts, Value
 from gateway.wire.coerce import as_list, as_mapping
-from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
+from gateway.wire.message_identity import (
+    content_text,
+    digest_fields,
+    history,
+    system_text,
+    tool_names,
+)
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend, start_state
 
 _HASH_BYTES = 8

@@ -15,7 +15,7 @@ from gateway.steering.identity.branch import (
     Incoming,
     hash_lines,
 )
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 _LEAST_SHARE = 0.25  # clients drop parts of a summary, such as the model's notes before it
 

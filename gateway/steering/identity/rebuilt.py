@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.steering.identity.branch import Awaits, Branch, Incoming
 from gateway.wire.coerce import as_mapping, mapping_at, mappings_at, text_at
-from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
+from gateway.wire.message_identity import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
 LONG_REPLY_CHARACTERS = 200  # longer replies are not given twice; shorter ones are

@@ -15,7 +15,7 @@ from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
 from gateway.values import Value
 from gateway.wire.coerce import text_at
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 WordedKind = Literal["interrupt", "reject"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.wire.coerce import objects, text_at
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.steering.routing_policy import HALF_LIFE
+from gateway.steering.learned_routing import HALF_LIFE
 from gateway.stores.codec import names
 from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, columns, insert, record_of, row_of

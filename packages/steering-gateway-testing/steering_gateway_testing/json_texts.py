@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.messages import MessageReader, fold
+from gateway.wire.message_identity import MessageReader, fold
 from gateway.wire.parsing import Loads
 
 Member = tuple[str, str]

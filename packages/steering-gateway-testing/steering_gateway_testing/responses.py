@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.wire.messages import offered_tools
+from gateway.wire.message_identity import offered_tools
 from steering_gateway_testing import chat
 from steering_gateway_testing.exchange import SSE_TYPE, Answer
 from steering_gateway_testing.received import ReceivedRequest

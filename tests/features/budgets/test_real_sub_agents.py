@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from gateway.wire.messages import offered_tools
+from gateway.wire.message_identity import offered_tools
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.patience import DEADLINE_MS, run_to_end
 from steering_gateway_testing.values import Fault, FaultKind, Reply, ToolCall

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from steering_gateway_testing import ReceivedRequest, ScriptedUpstream
 from steering_gateway_testing.patience import run_to_end
 from steering_gateway_testing.values import Reply, ToolCall

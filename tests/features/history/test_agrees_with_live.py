@@ -21,7 +21,7 @@ from gateway.features.history.reading import outcomes_of
 from gateway.features.history.session import Session
 from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.filters import RunFilter
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.claude_code_sessions import REJECTED, Log
 from tests.stores.conftest import stores as stores

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from gateway.wire.messages import tool_names
+from gateway.wire.message_identity import tool_names
 from steering_gateway_testing import ReceivedRequest, Script, ScriptedUpstream
 from steering_gateway_testing.looping import GUIDANCE
 from steering_gateway_testing.patience import DEADLINE_MS, run_to_end

@@ -15,8 +15,7 @@ from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSetti
 from gateway.core.guidance_state import GuidanceState, Moment
 from gateway.core.monitors import FAILURE_TYPES, MONITORS, Readings
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, with_id
-from gateway.core.placement import Placed, place
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget, Placed, place
 from gateway.core.step import Action, Step
 from gateway.steering.guidance.situation import READER
 

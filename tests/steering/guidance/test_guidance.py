@@ -7,8 +7,8 @@ import re
 import pytest
 
 from gateway.core.guidance_settings import InjectionSettings
-from gateway.core.guidance_text import FRAME_CLOSE
-from gateway.core.monitor_texts import (
+from gateway.core.guidance_text import (
+    FRAME_CLOSE,
     MAX_EVIDENCE_CHARS,
     SKIP_DIRECTIVE,
     evidence_for,

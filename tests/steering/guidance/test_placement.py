@@ -23,11 +23,16 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_choice import Decided, Item
 from gateway.core.guidance_settings import InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Injection
-from gateway.core.guidance_text import ADVISORY, FRAME_CLOSE, FRAME_OPEN, frame
-from gateway.core.monitor_texts import SKIP_DIRECTIVE, monitor_text
+from gateway.core.guidance_text import (
+    ADVISORY,
+    FRAME_CLOSE,
+    FRAME_OPEN,
+    SKIP_DIRECTIVE,
+    frame,
+    monitor_text,
+)
 from gateway.core.pattern import Pattern, Query, Tier, with_id
-from gateway.core.placement import Placed, place
-from gateway.core.provider_limits import GuidanceTarget, target_for
+from gateway.core.placement import GuidanceTarget, Placed, place, target_for
 from gateway.steering.transcript.content import without_guidance
 from tests.steering.guidance.builders import (
     ANTHROPIC,

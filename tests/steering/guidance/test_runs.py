@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
-from gateway.core.guidance_text import FRAME_OPEN
-from gateway.core.monitor_texts import SKIP_DIRECTIVE
+from gateway.core.guidance_text import FRAME_OPEN, SKIP_DIRECTIVE
 from gateway.core.monitors import MONITORS, Readings
 from gateway.core.pattern import PatternMatch, Query, Tier
-from gateway.core.provider_limits import GuidanceTarget
+from gateway.core.placement import GuidanceTarget
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,

@@ -15,9 +15,8 @@ from gateway.core.guidance_choice import decide
 from gateway.core.guidance_plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
-from gateway.core.guidance_text import FRAME_CLOSE
+from gateway.core.guidance_text import FRAME_CLOSE, SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.core.ledger.ledger import Ledger
-from gateway.core.monitor_texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Tier, causes
 from gateway.core.step import Action, Step

@@ -15,7 +15,7 @@ from gateway.steering.transcript.user_words import user_words, words_of
 from gateway.stores.records import CallRow, StepRow
 from gateway.values import Fields
 from gateway.wire.coerce import as_list, as_mapping, list_at, mapping_at, text_at
-from gateway.wire.messages import content_text
+from gateway.wire.message_identity import content_text
 
 AGENT = "recordings"
 _KINDS: tuple[HumanKind, ...] = ("interrupt", "reject")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.messages import (
+from gateway.wire.message_identity import (
     DIGEST_BYTES,
     content_text,
     history,

@@ -13,9 +13,9 @@ from yarl import URL
 from gateway.config import settings_from_dict
 from gateway.config.base_url import base_url
 from gateway.errors import Forbidden, GatewayError, Unauthorized
+from gateway.upstream.cloud_credentials import CloudSigner
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.seats import Seat
-from gateway.upstream.signing import CloudSigner
 from gateway.wire.headers import RawHeaders
 from steering_gateway_testing.looping import looping_model
 from tests.dialects import clouds

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.features.reports.experiment import chi_square_tail, sample_ratio
-from gateway.features.reports.rates import Sample, design_effect, newcombe, rate_of
+from gateway.features.reports.success_rates import Sample, design_effect, newcombe, rate_of
 from gateway.reporting.statistics import wilson
 from gateway.steering.experiments import MODES
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.core.routing import Routes, RunChoice
-from gateway.steering.routing_policy import (
+from gateway.steering.learned_routing import (
     HALF_LIFE,
     WorkloadPrior,
     WorkloadRates,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.features.reports.amounts import Spent, amount_of, amount_ratio
+from gateway.features.reports.winsorised_means import Spent, amount_of, amount_ratio
 
 amounts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60)
 
