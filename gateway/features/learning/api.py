@@ -18,15 +18,13 @@ from gateway.api.params import (
     naming,
 )
 from gateway.api.runs import RunOfTenant
-from gateway.api.views import picked
-from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.errors import BadRequest, NotFound
 from gateway.features.learning import typed_counts
 from gateway.features.learning.forget import forget
-from gateway.features.learning.gate import MOST_CHARS, strange
+from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import LessonActions
-from gateway.features.learning.views import decision_views, lesson_view
+from gateway.features.learning.views import lesson_detail, visible_lesson
 from gateway.features.learning.worker import learning_of
 from gateway.runtime import Runtime
 from gateway.stores import learning
@@ -37,7 +35,6 @@ OPERATIONS = Operations()
 STATUSES = tuple(status.value for status in Status)
 StatusName = Annotated[str, OneOf(STATUSES)]
 TIERS = (Tier.E1.value, Tier.E2.value)
-_MOST_DECISIONS = 1000
 
 
 class LessonChoice(TenantParameter):
@@ -189,7 +186,7 @@ async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     runtime = request.runtime
     wanted = lesson_filter(request.tenant, params.status, params.tier, since=params.since)
     found = await runtime.lessons.lessons(wanted, limit=params.limit)
-    return ApiResponse({"lessons": [shown(each, runtime, request.access) for each in found]})
+    return ApiResponse({"lessons": [visible_lesson(each, request.access) for each in found]})
 
 
 @OPERATIONS.add("GET /api/lessons/{pattern_id}", LessonDetail, "The lesson.")
@@ -197,7 +194,8 @@ async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     """One lesson: its evidence, its decisions, both arms, why it is not active."""
     runtime = request.runtime
     stored = await find_lesson(runtime, request.tenant, request.params.pattern_id)
-    return ApiResponse(await detail(runtime, stored, request.access))
+    typed = await learning_of(runtime).typed(request.access.tenant)
+    return ApiResponse(await lesson_detail(runtime.lessons, stored, request.access, typed=typed))
 
 
 @OPERATIONS.add(
@@ -247,38 +245,6 @@ async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> 
     if stored is None:
         raise NotFound(f"there is no lesson {pattern_id[:80]!r}", param="pattern_id")
     return stored
-
-
-def shown(stored: StoredLesson, runtime: Runtime, access: Access) -> FieldDict:
-    """A lesson; names that only the runs it is from may know are for the operator."""
-    view = lesson_view(stored)
-    known = stored.pattern.lesson
-    view["applies_when"] = dict(known.applies_when) if known and access.operator else {}
-    if access.operator and known and (words := known.applies_when.get("failure")):
-        view["situation"] += f": {words}"
-    if not access.operator and strange(f"{view['situation']} {view['advice']}"):
-        view |= {"situation": "", "advice": "It has names that only some runs know.", "key": ""}
-    return view
-
-
-async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> FieldDict:
-    """A lesson with its evidence and decisions, those of the caller's own runs."""
-    pattern = stored.pattern
-    version = pattern.lesson.version if pattern.lesson else 1
-    evidence = await runtime.lessons.evidence(pattern.tenant, pattern.pattern_id)
-    decisions = await runtime.lessons.decisions(pattern.tenant, pattern.pattern_id, version)
-    seen = [each for each in decisions if access.tenant in (None, each.tenant)]
-    return {
-        **shown(stored, runtime, access),
-        "typed": (await learning_of(runtime).typed(access.tenant)).get(pattern.pattern_id),
-        "reminds_at": sorted({row.task for row in evidence if row.kind == learning.MARK}),
-        "evidence": [
-            {"step": row.step_index, **picked(row, "run_id", "kind", "at")}
-            for row in evidence
-            if access.tenant in (None, row.tenant)
-        ],
-        "decisions": decision_views(seen[-_MOST_DECISIONS:]),
-    }
 
 
 async def apply_change(

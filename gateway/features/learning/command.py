@@ -17,10 +17,10 @@ from gateway.commands.store import answer, as_line, kept, permit, say
 from gateway.config import Settings
 from gateway.core.pattern import RETRIEVED, Status
 from gateway.errors import ConfigError
-from gateway.features.learning import views
 from gateway.features.learning.context import project_of
 from gateway.features.learning.life_cycle import BY_OPERATOR, LessonActions
-from gateway.features.learning.reader.lines import added_to
+from gateway.features.learning.reader.lines import added_to, exported
+from gateway.features.learning.stated_rules import rule_views
 from gateway.features.learning.typed_counts import count_typed
 from gateway.steering.guidance.lessons import SAID
 from gateway.stores.learning import LessonFilter
@@ -79,7 +79,7 @@ async def _rules(stores: Stores, settings: Settings, args: Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
     found = await stores.learning.lessons(wanted, limit=_MOST)
     counts = await count_typed(stores.learning, found, args.tenant)
-    rows = views.rule_views(found, counts)
+    rows = rule_views(found, counts)
     if args.project or args.export:
         scope, name = _project_in(Path.cwd())
         own = (row["project"] for row in rows if row["scope"] == scope)
@@ -104,7 +104,7 @@ async def _export_rules(stores: Stores, file: str, rows: Sequence[FieldDict]) ->
     rows = [row for row in rows if row["status"] in RETRIEVED]
     if not rows:
         raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
-    diff, _ = added_to(file, _text_of(Path(file)), [views.exported(row) for row in rows])
+    diff, _ = added_to(file, _text_of(Path(file)), [exported(row) for row in rows])
     sys.stdout.write(diff)
     for row in rows:
         which = (row["tenant"], row["pattern_id"])

@@ -16,9 +16,10 @@ from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.life_cycle import LessonActions
 from gateway.features.learning.reading import read_run
 from gateway.features.learning.settings import LearningSettings, ReaderSettings
+from gateway.features.learning.stated_rules import rule_views
 from gateway.features.learning.typed_counts import Place, read_said
 from gateway.features.learning.verdicts import steps_of
-from gateway.features.learning.views import reader_view, rule_views
+from gateway.features.learning.views import lesson_detail, reader_view, visible_lesson
 from gateway.features.learning.worker import learning_of
 from gateway.features.pages.pages import Page, PageRoute, Visit, redirect
 from gateway.steering.guidance.lessons import SAID, is_rule
@@ -56,7 +57,7 @@ async def show_lessons(visit: Visit) -> Page:
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.lessons.lessons(wanted, limit=MOST_SHOWN)
     others = (each for each in found if not is_rule(each.pattern))
-    views = [lessons.shown(each, runtime, visit.access) for each in others]
+    views = [visible_lesson(each, visit.access) for each in others]
     # Failures of many runs must not push the rules of people off the page.
     stated = replace(wanted, key_prefix=f"{SAID}|")
     said = await runtime.lessons.lessons(stated, limit=MOST_SHOWN)
@@ -107,9 +108,10 @@ async def take_over(visit: Visit) -> Page:
 async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
     """One lesson."""
     stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
+    typed = await learning_of(visit.runtime).typed(visit.access.tenant)
     shown = {
         "title": stored.pattern.pattern_id,
-        "lesson": await lessons.detail(visit.runtime, stored, visit.access),
+        "lesson": await lesson_detail(visit.runtime.lessons, stored, visit.access, typed=typed),
         "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
         "trials": visit.runtime.settings.of(LearningSettings).trials == "on",
         "error": error.message if error else None,

@@ -1,23 +1,22 @@
-"""Lessons, rules and what was asked of the reader, as plain values."""
+"""Lessons as plain values, without what a visitor may not see; and what was asked of the reader."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from gateway.api.views import picked
+from gateway.auth.access import Access
 from gateway.core.pattern import Lesson, content
-from gateway.features.learning.gate import MOST_CHARS
+from gateway.features.learning.gate import strange
 from gateway.features.learning.life_cycle import why_not_active
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
 from gateway.features.learning.typed_counts import TypedCounts
 from gateway.reporting.statistics import wilson
-from gateway.steering.guidance.lessons import is_rule
-from gateway.stores.learning import JOBS, SettledDecision, StoredLesson
+from gateway.stores.learning import JOBS, MARK, SettledDecision, StoredLesson
 from gateway.stores.sql.learning import LearningStore
-from gateway.text.formatting import iso
-from gateway.text.sanitize import one_line
 from gateway.values import FieldDict
+
+_MOST_DECISIONS = 1000
 
 
 def lesson_view(stored: StoredLesson) -> FieldDict:
@@ -49,36 +48,52 @@ def lesson_view(stored: StoredLesson) -> FieldDict:
     }
 
 
-def rule_views(found: Sequence[StoredLesson], counts: Mapping[str, TypedCounts]) -> list[FieldDict]:
-    """The rules that people stated, the most often said first, with project, author, words and how
-    often they were typed. Projects of one name are listed with the beginning of their digest."""
-    views = []
-    for stored in sorted(found, key=lambda each: -each.support.conversations):
-        if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
-            marks = {"author": "", "project": "no name", "said": ""}
-            said = lesson.applies_when
-            view: FieldDict = {name: said.get(name, text) for name, text in marks.items()}
-            view["typed"] = counts.get(stored.pattern.pattern_id, TypedCounts())
-            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
-            views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
-    folders = {(view["project"], view["scope"]) for view in views}
-    several = [name for name, count in Counter(name for name, _ in folders).items() if count > 1]
-    for view in views:
-        if view["project"] in several:
-            view["project"] += f" ({view['scope'][:6]})"
-    return views
+def visible_lesson(stored: StoredLesson, access: Access) -> FieldDict:
+    """A lesson; names that only the runs it is from may know are for the operator."""
+    view = lesson_view(stored)
+    known = stored.pattern.lesson
+    view["applies_when"] = dict(known.applies_when) if known and access.operator else {}
+    if access.operator and known and (words := known.applies_when.get("failure")):
+        view["situation"] += f": {words}"
+    if not access.operator and strange(f"{view['situation']} {view['advice']}"):
+        view |= {"situation": "", "advice": "It has names that only some runs know.", "key": ""}
+    return view
 
 
-def exported(rule: FieldDict) -> str:
-    """A rule as a line of an instruction file: behind it a comment with the day, the author where
-    one is known, and the words as they were typed."""
-    text = one_line(rule["advice"], MOST_CHARS)
-    day = f" {iso(rule['since'])[:10]}" if rule["since"] else ""
-    who = f" by {one_line(rule['author'], 80)}" if rule["author"] else ""
-    said = one_line(rule["said"] or rule["advice"], MOST_CHARS)
-    # Words that would end the comment cannot stand in it as they are.
-    beside = f'typed{day}{who}: "{said}"'.replace("--", "- -")
-    return f"{text} <!-- {beside} -->"
+async def lesson_detail(
+    store: LearningStore,
+    stored: StoredLesson,
+    access: Access,
+    *,
+    typed: Mapping[str, TypedCounts],
+) -> FieldDict:
+    """A lesson with its evidence and decisions, those of the caller's own runs."""
+    pattern = stored.pattern
+    version = pattern.lesson.version if pattern.lesson else 1
+    evidence = await store.evidence(pattern.tenant, pattern.pattern_id)
+    decisions = await store.decisions(pattern.tenant, pattern.pattern_id, version)
+    seen = [each for each in decisions if access.tenant in (None, each.tenant)]
+    return {
+        **visible_lesson(stored, access),
+        "typed": typed.get(pattern.pattern_id),
+        "reminds_at": sorted({row.task for row in evidence if row.kind == MARK}),
+        "evidence": [
+            {"step": row.step_index, **picked(row, "run_id", "kind", "at")}
+            for row in evidence
+            if access.tenant in (None, row.tenant)
+        ],
+        "decisions": [_decision(each) for each in seen[-_MOST_DECISIONS:]],
+    }
+
+
+def _decision(found: SettledDecision) -> FieldDict:
+    """A decision about a lesson, with what came after it."""
+    own = ("run_id", "share", "given", "similarity", "state", "failure_type")
+    return {
+        **picked(found.decision, *own),
+        "step": found.decision.step_index,
+        **picked(found, "at", "recurred", "calls_to_success", "steps_left"),
+    }
 
 
 async def reader_view(
@@ -95,16 +110,3 @@ async def reader_view(
         "usd_per_day": settings.usd_per_day,
         "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(JOBS, tenant),
     }
-
-
-def decision_views(decisions: Sequence[SettledDecision]) -> list[FieldDict]:
-    """Decisions about a lesson, with what came after each."""
-    own = ("run_id", "share", "given", "similarity", "state", "failure_type")
-    return [
-        {
-            **picked(each.decision, *own),
-            "step": each.decision.step_index,
-            **picked(each, "at", "recurred", "calls_to_success", "steps_left"),
-        }
-        for each in decisions
-    ]

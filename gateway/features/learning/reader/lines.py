@@ -13,17 +13,18 @@ from gateway.backends import Stores
 from gateway.budget_interface import Accounting, Amounts
 from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.features.learning.gate import MOST_CHARS
 from gateway.features.learning.reader.own_calls import NoAnswer, PaidModel
 from gateway.features.learning.reader.questions import DATA, Question
 from gateway.features.learning.reader.reader import day_start
 from gateway.features.learning.settings import ReaderSettings
-from gateway.features.learning.views import exported
 from gateway.hooks import given
 from gateway.observability.live_events import EventHub
 from gateway.observability.metrics import Metrics
 from gateway.services import KnownRefusals, UpstreamServices
 from gateway.stores.learning import JOBS, ReaderJob
-from gateway.text.formatting import counted, money
+from gateway.text.formatting import counted, iso, money
+from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_secrets
 from gateway.text.sentences import says_the_same
 from gateway.upstream.dispatch import Messages
@@ -128,3 +129,15 @@ def added_to(name: str, text: str, lines: Sequence[str]) -> tuple[str, str]:
     diff = unified_diff(old, made, f"a/{name}" if text else "/dev/null", f"b/{name}")
     marked = (x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in diff)
     return "".join(marked), new
+
+
+def exported(rule: FieldDict) -> str:
+    """A rule as a line of an instruction file: behind it a comment with the day, the author where
+    one is known, and the words as they were typed."""
+    text = one_line(rule["advice"], MOST_CHARS)
+    day = f" {iso(rule['since'])[:10]}" if rule["since"] else ""
+    who = f" by {one_line(rule['author'], 80)}" if rule["author"] else ""
+    said = one_line(rule["said"] or rule["advice"], MOST_CHARS)
+    # Words that would end the comment cannot stand in it as they are.
+    beside = f'typed{day}{who}: "{said}"'.replace("--", "- -")
+    return f"{text} <!-- {beside} -->"
