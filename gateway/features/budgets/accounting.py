@@ -1,146 +1,37 @@
-"""Budgets of the process: ledger, notices, and calls to a judge or an embedder."""
+"""The accounts of a process: written and removed in time, and what an operator allows them."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import cast
-
-from cachetools import FIFOCache
 
 from gateway.backends import Stores
 from gateway.budget_interface import (
-    NOTHING,
     Accounting,
-    Amounts,
-    CallBody,
-    CallSubject,
     Cost,
     ForgedAccount,
     Guard,
-    OwnCall,
-    OwnCalls,
-    Refused,
     UsedAccount,
 )
 from gateway.config import Settings
 from gateway.errors import BadRequest, NotFound
 from gateway.features.budgets.accounts import Account, AccountKey
 from gateway.features.budgets.expected_use import Estimator
-from gateway.features.budgets.guard import Admission, BudgetGuard, amounts_of
 from gateway.features.budgets.leases import BudgetLedger
 from gateway.features.budgets.metrics import BudgetMetrics
+from gateway.features.budgets.notices import BudgetNotices
+from gateway.features.budgets.own_calls import BudgetOwnCalls
 from gateway.features.budgets.passthrough import FullGuard
 from gateway.features.budgets.settings import METRICS, BudgetSettings, all_budgets, control_of
 from gateway.features.budgets.store import SQLBudgetStore
 from gateway.features.budgets.texts import account_view
-from gateway.features.budgets.which_apply import BudgetStatus
-from gateway.observability.live_events import Event, EventHub
+from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.runtime import Runtime
-from gateway.stores.controls import GATEWAY
 from gateway.stores.protocols import StoreError
-from gateway.stores.sql.audit_log import ChangeStore
 from gateway.tasks import spawn
-from gateway.values import FieldDict, Fields
-
-
-class BudgetOwnCalls(OwnCalls):
-    """Counts them on the budgets of `guard`, which each config replaces."""
-
-    def __init__(self) -> None:
-        self.guard: BudgetGuard | None = None
-        self.binding = True  # False: nothing is refused
-
-    async def admit(
-        self,
-        model: str,
-        asked: str,
-        *,
-        answers: bool = True,
-        tenant: str = "",
-        root: str = "",
-        run: str = "",
-    ) -> OwnCall | None:
-        guard = self.guard
-        if guard is None:
-            return OwnCall()
-        subject = CallSubject(tenant=tenant, model=model, root=root, run=run)
-        body = CallBody(fields={}, raw=asked.encode("utf-8", "replace"), answers=answers, calls=0)
-        try:
-            admission = await guard.admit(subject, model, body, binding=self.binding)
-        except Refused:
-            return None
-        return OwnCall() if admission is None else ReservedCall(guard, admission)
-
-
-class ReservedCall(OwnCall):
-    """A call of the gateway's own that has reserved its estimate."""
-
-    def __init__(self, guard: BudgetGuard, admission: Admission):
-        self._guard = guard
-        self._admission = admission
-
-    def settle(self, usage: Fields | None) -> None:
-        used: Amounts | None = None if usage is None else NOTHING
-        unpriced = False
-        if usage:
-            used, unpriced = amounts_of(
-                self._admission.estimate.model, usage, self._guard.cost, calls=0
-            )
-        # Nobody waits for it: a slow store would cost the run its time for steering.
-        spawn(self._guard.settle(self._admission, used, unpriced=unpriced))
-
-
-_REMEMBERED = 10_000
-_LOGGED = ("budget", "scope", "subject", "step", "used", "metric")
-
-
-class BudgetNotices:
-    """Makes one live event, log line and count of each step that is reached, and calls the
-    `listeners`. Each gateway remembers its own notices only."""
-
-    def __init__(self, events: EventHub, metrics: BudgetMetrics):
-        self.listeners: list[Callable[[Event], None]] = []
-        self._events = events
-        self._metrics = metrics
-        self._published: FIFOCache[tuple[str, str, float], None] = FIFOCache(_REMEMBERED)
-
-    def reached(self, found: BudgetStatus, call: CallSubject) -> None:
-        """Announce the steps that this budget, which is no rate, has reached for the first time."""
-        budget = found.applied.budget
-        account = found.account
-        if budget.is_rate:
-            return
-        for step in found.reached:
-            known = (budget.name, account.subject, step.at)
-            if known in self._published:
-                continue
-            self._published[known] = None
-            self._metrics.steps.labels(budget.name, step.name).inc()
-            event = {
-                "type": "budget",
-                "tenant": call.tenant,
-                "budget": budget.name,
-                "scope": "+".join(budget.scopes),
-                "subject": account.subject,
-                "run_id": call.run or None,
-                "step": step.name,
-                "at": step.at,
-                "used": found.share,
-                "metric": found.metric,
-            }
-            _log.warning("budget step reached", **{k: event[k] for k in _LOGGED})
-            self._events.publish(event)
-            for listener in self.listeners:
-                listener(event)
-
-    def forget(self, budget: str, subject: str) -> None:
-        """Announce this subject's steps again: it was raised, lifted or reset."""
-        for known in [key for key in self._published if key[:2] == (budget, subject)]:
-            del self._published[known]
-
+from gateway.values import FieldDict
 
 _DAY_S = 86_400.0
 _MOST = 500
@@ -167,9 +58,7 @@ class BudgetAccounting(Accounting):
         retry_s = settings().storage.probe_interval_s
         store = stores.of(SQLBudgetStore)
         self.ledger = BudgetLedger(store, lambda: control_of(settings()), retry_s)
-        self.notices = BudgetNotices(events, self._metrics)
-        if stores.changes is not None:
-            self.notices.listeners.append(partial(_note_stop, stores.changes))
+        self.notices = BudgetNotices(events, self._metrics, stores.changes)
         self._own = BudgetOwnCalls()
         self.own_calls = self._own
         self._estimator = Estimator(control.first_output_tokens)
@@ -292,9 +181,3 @@ class BudgetAccounting(Accounting):
 def accounting_of(runtime: Runtime) -> BudgetAccounting:
     """The accounts of a process."""
     return cast(BudgetAccounting, runtime.accounting)
-
-
-def _note_stop(changes: ChangeStore, event: Event) -> None:
-    if event["step"] == "stop":
-        named = {name: event[name] for name in ("budget", "run_id", "metric", "used")}
-        spawn(changes.note("budget", "stop", event["subject"], said=named, author=GATEWAY))

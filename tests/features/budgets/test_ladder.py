@@ -35,7 +35,9 @@ def call(server: AppServer, client: str, step: int, **headers: str) -> httpx.Res
     return ask(server, own, step, model="gpt-4o")
 
 
-def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+def test_each_step_does_what_it_says(
+    gateway_server: Start, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Warned from half on, asked to wrap up, sent to a cheaper model, stopped; told once each."""
     upstream.default = CALLING
     ladder = [
@@ -46,7 +48,7 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     ]
     server = gateway_server({"budgets": [named("all", ladder=ladder)]})
     told: list[Any] = []
-    server.app.runtime.accounting.notices.listeners.append(told.append)
+    monkeypatch.setattr(server.app.runtime.events, "publish", told.append)
     answers = [call(server, "all", step) for step in range(5)]
 
     assert [answer.status_code for answer in answers] == [200] * 4 + [429]
@@ -58,7 +60,12 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     assert asked == ["gpt-4o"] * 3 + ["gpt-4o-mini"]
     directives = [r.body.decode().count("WRAP UP: budget all: ") for r in upstream.requests]
     assert directives == [0, 0, 1, 1]
-    assert [event["step"] for event in told] == ["warn", "wrap_up", "cheaper", "stop"]
+    assert [event["step"] for event in told if event["type"] == "budget"] == [
+        "warn",
+        "wrap_up",
+        "cheaper",
+        "stop",
+    ]
     run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
 
     def trace() -> Any:
