@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from gateway.config.models import LITELLM_PREFIX, EmbeddingSettings
+from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
 from gateway.features.litellm.sdk import litellm_imported

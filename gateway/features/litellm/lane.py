@@ -17,13 +17,9 @@ from gateway.config.base_url import base_url
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import UpstreamFailure, UpstreamTimeout
 from gateway.features.litellm import chunks, errors, request, sdk
+from gateway.features.litellm.credential_hosts import Destination
 from gateway.features.litellm.request import ENDS
-from gateway.features.litellm.transport import (
-    SHORTEST_SECRET,
-    Destination,
-    ProviderCall,
-    current_call,
-)
+from gateway.features.litellm.transport import SHORTEST_SECRET, ProviderCall, current_call
 from gateway.tasks import loading, off_loop
 from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse

@@ -21,8 +21,13 @@ from msgspec import Struct, field
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.features.litellm import repaired_answers
 from gateway.features.litellm.chunks import as_chunk
+from gateway.features.litellm.credential_hosts import (
+    KEY_HEADERS,
+    Destination,
+    carries_key,
+    origin_of,
+)
 from gateway.upstream.base import LaneResponse
-from gateway.upstream.credentials import is_foreign_host
 from gateway.values import FieldDict
 from gateway.wire.compression import Unpacker, codings_of, unreadable
 from gateway.wire.headers import RawHeaders, header
@@ -167,7 +172,6 @@ _TAIL_BYTES = 1 << 14
 _MOST_AT_ONCE = 2**26  # bytes that one chunk may unpack to; no provider's chunk comes near
 _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
-_SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 _OF_THE_CODED = frozenset({b"content-encoding", b"content-length", b"content-type"})
 _OF_THE_CONNECTION = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
@@ -211,43 +215,6 @@ class Received(Struct, kw_only=True):
         )
 
 
-class Destination(Struct, kw_only=True):
-    """The provider of a call and the hosts that its key may go to."""
-
-    provider: str = ""  # LiteLLM's name of it
-    base_host: str = ""  # the host of the configured base URL; empty without one
-    # keys of other providers, which LiteLLM may find in the environment: never sent
-    withheld: frozenset[str] = frozenset()
-    # the origin that answered the call itself with a redirect; empty after any other answer
-    redirected_from: str = ""
-
-    def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
-        """Why a request may not go out: it carries the key of another provider, or would go to a
-        host that is another provider's, or to which a provider has redirected it."""
-        words = {word for value in request.headers.values() for word in value.split()}
-        words.update(request.url.params.values())
-        host = request.url.host
-        provider = self.provider
-        foreign = host != self.base_host and is_foreign_host(provider, host, words)
-        if not self.withheld.isdisjoint(words):
-            reason = (
-                f"there is no key for provider {provider!r}: set litellm_params.api_key, or "
-                "the provider's own variable"
-            )
-        elif foreign and _carries(request):
-            reason = (
-                f"provider {provider!r} has no address: set litellm_params.api_base; without "
-                f"one, its key would go to {host}"
-            )
-        elif self.redirected_from not in ("", _origin(request.url)):
-            reason = f"the provider redirected the call to {host}, where no key of it goes"
-        else:
-            return None
-        return UpstreamFailure(
-            reason, status=401, type="authentication_error", code="invalid_api_key"
-        )
-
-
 class ProviderCall(Struct, kw_only=True, eq=False):
     """One call to a provider as the network saw it; filled in while it runs."""
 
@@ -266,7 +233,7 @@ class ProviderCall(Struct, kw_only=True, eq=False):
         """Begin an attempt, and remember the credentials it carries."""
         self.received = Received()
         self.failure = None
-        values = [request.headers.get(name, "") for name in _SECRET_HEADERS]
+        values = [request.headers.get(name, "") for name in KEY_HEADERS]
         values.append(request.url.params.get("key", ""))
         words = (word for value in values for word in value.split())
         self.secrets.update(word for word in words if len(word) >= SHORTEST_SECRET)
@@ -298,16 +265,6 @@ class ProviderCall(Struct, kw_only=True, eq=False):
         self.received.open = None
         if answer is not None:
             await answer.aclose()
-
-
-def _carries(request: httpx.Request) -> bool:
-    """Whether a request has a credential; an image that a client names is fetched without one."""
-    return request.method == "POST" or any(name in request.headers for name in _SECRET_HEADERS)
-
-
-def _origin(url: httpx.URL) -> str:
-    """The scheme, host and port of a URL."""
-    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 class CallTransport(httpx.AsyncBaseTransport):
@@ -343,10 +300,10 @@ class CallTransport(httpx.AsyncBaseTransport):
             call.received.headers = answer.headers
             call.received.open = answer
         # What follows a call has its headers; an image is fetched from wherever it is.
-        follows = _carries(request) or bool(call.to.redirected_from)
+        follows = carries_key(request) or bool(call.to.redirected_from)
         moved = 300 <= answer.status < 400 and follows
         if moved:
-            call.to.redirected_from = _origin(request.url)
+            call.to.redirected_from = origin_of(request.url)
         else:
             call.to.redirected_from = ""
         return await _readable(

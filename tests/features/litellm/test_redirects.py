@@ -11,12 +11,8 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.config import TimeoutSettings
-from gateway.features.litellm.transport import (
-    CallTransport,
-    Destination,
-    ProviderCall,
-    current_call,
-)
+from gateway.features.litellm.credential_hosts import Destination
+from gateway.features.litellm.transport import CallTransport, ProviderCall, current_call
 from gateway.upstream.native import NativeLane
 
 
