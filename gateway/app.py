@@ -14,13 +14,14 @@ from gateway.dialects import DIALECTS, RESPONSES
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import Edge
-from gateway.endpoints.health import HealthEndpoints, OnlyMethods, front_door, not_found
+from gateway.endpoints.health import HealthEndpoints
 from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
 from gateway.endpoints.realtime import RealtimeEndpoint
 from gateway.endpoints.responses_socket import ResponsesSocket
 from gateway.endpoints.steered import SteeredEndpoint
+from gateway.endpoints.unknown_routes import OnlyMethods, front_door, not_found
 from gateway.errors import ConfigError
 from gateway.hooks import given
 from gateway.pipeline import Pipeline

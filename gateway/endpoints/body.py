@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.buffered_bytes import ARRIVAL_BYTES_S, SMALL_BYTES, Share
-from gateway.errors import BodyTooLarge, GatewayError, MethodNotAllowed, RequestTooSlow
+from gateway.errors import BodyTooLarge, GatewayError, RequestTooSlow
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.wire.headers import RawHeaders, header
@@ -30,7 +30,6 @@ OnGone = Callable[[Callable[[], None]], None]
 WRITE_NOW = "gateway.write_now"
 # Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them.
 ON_GONE = "gateway.on_gone"
-_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 # The key of a scope's extensions under which a message of a WebSocket has its connection.
 SOCKET = "gateway.socket"
 
@@ -221,36 +220,3 @@ async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes =
         headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def asks_for_websocket(headers: RawHeaders) -> bool:
-    """Whether the client wants to speak WebSocket from here on."""
-    asked = b",".join([value for name, value in headers if name == b"upgrade"]).lower()
-    return b"websocket" in map(bytes.strip, asked.split(b","))
-
-
-def refuse_websocket(headers: RawHeaders) -> None:
-    """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead. Source: RFC 9110
-    sections 7.8 and 15.5.22. Raises: GatewayError: status 426."""
-    if asks_for_websocket(headers):
-        raise GatewayError(
-            "WebSocket is not offered on this route; use HTTP",
-            status=426,
-            type="invalid_request_error",
-            code="websocket_not_supported",
-            headers=(("upgrade", "HTTP/1.1"), ("connection", "Upgrade")),
-            label="upgrade_refused",
-        )
-
-
-def refuse_trace(method: str) -> None:
-    """Refuse to have a provider send back what the gateway added to a request, its key included.
-    Raises: MethodNotAllowed: the method is TRACE (RFC 9110 section 9.3.8)."""
-    if method == "TRACE":
-        raise not_offered(method)
-
-
-def not_offered(method: str) -> MethodNotAllowed:
-    """The error for a method that no route has."""
-    headers = (("allow", _METHODS),)
-    return MethodNotAllowed(f"{method} is not offered, only {_METHODS}", headers=headers)

@@ -1,26 +1,15 @@
-"""`/healthz`, `/readyz`, `/metrics`, and the answers to unknown paths and methods."""
+"""`/healthz`, `/readyz` and `/metrics`."""
 
 from datetime import UTC, datetime
 
 from gateway import __version__
-from gateway.endpoints.body import (
-    Receive,
-    Scope,
-    Send,
-    refuse_trace,
-    refuse_websocket,
-    send_bytes,
-    send_json,
-    send_whole,
-)
+from gateway.endpoints.body import Receive, Scope, Send, send_bytes, send_json
 from gateway.endpoints.edge import EXCHANGE
-from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
 from gateway.stores.watched import StoreHealth
 from gateway.text.sanitize import without_folders
 from gateway.values import FieldDict
-from gateway.wire.headers import header
 
 
 class HealthEndpoints:
@@ -78,41 +67,3 @@ def _degraded(health: StoreHealth) -> FieldDict:
         "dropped": incident.dropped,
         "room_lasts_s": None if health.lasts_s is None else round(health.lasts_s),
     }
-
-
-async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises: NotFound, naming the routes that exist; MethodNotAllowed for TRACE."""
-    scope[EXCHANGE].route = "unknown"
-    refuse_trace(scope["method"])
-    raise NotFound(
-        f"no route {scope['method']} {scope['path']}: the OpenAI API is below /v1, the gateway's "
-        "own API below /api, its pages at /dashboard, its health at /healthz, /readyz and /metrics"
-    )
-
-
-async def front_door(scope: Scope, receive: Receive, send: Send) -> None:
-    """`/`: a browser is led to the dashboard; clients of the API get what any unknown path gets.
-    Raises: NotFound, MethodNotAllowed."""
-    if scope["method"] not in ("GET", "HEAD") or b"text/html" not in header(
-        scope["headers"], b"accept"
-    ):
-        await not_found(scope, receive, send)
-    scope[EXCHANGE].route = "dashboard"
-    headers = [(b"location", b"/dashboard"), (b"cache-control", b"no-store"), (b"vary", b"accept")]
-    await send_whole(send, 303, headers)
-
-
-class OnlyMethods:
-    """Refuses the methods that a route does not have, naming those it has."""
-
-    def __init__(self, *methods: str) -> None:
-        self._allow = ", ".join(methods)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises: MethodNotAllowed; GatewayError for a WebSocket."""
-        scope[EXCHANGE].route = "unknown"
-        refuse_websocket(scope["headers"])
-        raise MethodNotAllowed(
-            f"{scope['path']} does not accept {scope['method']}, only {self._allow}",
-            headers=(("allow", self._allow),),
-        )

@@ -17,8 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.auth.hosts import host_name
 from gateway.config import ServerSettings
-from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send, not_offered
+from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
 from gateway.endpoints.realtime import HAND_OVER
+from gateway.endpoints.unknown_routes import not_offered
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
 from gateway.upstream.websocket import BUFFER_BYTES, Streams
 from gateway.wire.headers import RawHeaders

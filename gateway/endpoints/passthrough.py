@@ -23,12 +23,11 @@ from gateway.endpoints.body import (
     Upload,
     raw_path_of,
     read_body,
-    refuse_trace,
-    refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay
 from gateway.endpoints.rights_without_keys import rights
+from gateway.endpoints.unknown_routes import refuse_trace, refuse_websocket
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange, UpstreamReply
 from gateway.runtime import Runtime

@@ -14,17 +14,10 @@ from urllib.parse import parse_qs, quote
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.keys import Principal
 from gateway.budget_interface import CallBody
-from gateway.endpoints.body import (
-    Receive,
-    Scope,
-    Send,
-    asks_for_websocket,
-    raw_path_of,
-    refuse_websocket,
-    send_whole,
-)
+from gateway.endpoints.body import Receive, Scope, Send, raw_path_of, send_whole
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.rights_without_keys import rights
+from gateway.endpoints.unknown_routes import asks_for_websocket, refuse_websocket
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime

@@ -21,9 +21,8 @@ from gateway.calls.call import Call
 from gateway.calls.headers import ControlHeaders
 from gateway.config import Settings
 from gateway.dialects import RESPONSES, SteeredRequest
-from gateway.endpoints.body import ON_GONE, SOCKET, Message, Receive, Scope, Send, refuse_websocket
+from gateway.endpoints.body import ON_GONE, SOCKET, Message, Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.health import OnlyMethods
 from gateway.endpoints.passthrough import read_request
 from gateway.endpoints.realtime import (
     LAST_WORDS_S,
@@ -33,6 +32,7 @@ from gateway.endpoints.realtime import (
     accept,
     relay_frames,
 )
+from gateway.endpoints.unknown_routes import OnlyMethods, refuse_websocket
 from gateway.errors import (
     BadRequest,
     NotFound,
