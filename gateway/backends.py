@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from gateway.config.storage import STORES, StorageSettings, is_there
+from gateway.config.storage import STORES, StorageSettings
 from gateway.core.plugins import load_class
 from gateway.hooks import given
 from gateway.stores.protocols import Signals, StateStore, StoreUnavailable
@@ -70,9 +70,8 @@ async def open_stores(
     settings: StorageSettings, *, vectors: bool = False, existing: bool = False
 ) -> Stores:
     """The stores at `settings.url` or `settings.path`, created or migrated as needed. `vectors`:
-    patterns will be searched. `existing`: only open what a gateway has recorded, never create a
-    database or migrate that of a server. Raises StoreError: they cannot be opened or, with
-    `existing`, there are none."""
+    patterns will be searched. `existing`: do not migrate the database of a server. Raises
+    StoreError: they cannot be opened."""
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)
     return stores
@@ -103,8 +102,6 @@ async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: boo
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.engine import SQLiteEngine
 
-    if existing:
-        _require_file(settings)
     hooks = (load_vector_extension,) if vectors else ()
     engine = SQLiteEngine(await Database.open(settings, hooks=hooks))
     return stores_over(engine, SQLStateStore(engine))
@@ -141,7 +138,6 @@ async def copy_to_server(
     StoreError."""
     from gateway.stores.sqlite.database import Database
 
-    _require_file(source)
     async with AsyncExitStack() as stack:
         file = await Database.open(source)
         stack.push_async_callback(file.close)
@@ -150,12 +146,3 @@ async def copy_to_server(
         if stores.copy_from is None:
             raise StoreUnavailable(f"no file can be copied to {target.place}")
         return await stores.copy_from(file, progress)
-
-
-def _require_file(settings: StorageSettings) -> None:
-    if settings.in_memory:
-        raise StoreUnavailable(
-            "storage.path is :memory:, only the running gateway's /api can read its data"
-        )
-    if not is_there(settings.path):
-        raise StoreUnavailable(f"storage.path: there is no database at {settings.path!r} yet")

@@ -19,7 +19,6 @@ import uvicorn
 
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
-from gateway.auth.hosts import is_loopback_name
 from gateway.config import (
     Settings,
     ignored_keys,
@@ -28,6 +27,7 @@ from gateway.config import (
     removed_keys,
     unset_variables,
 )
+from gateway.config.own_address import is_loopback_name
 from gateway.config.values import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol

@@ -14,9 +14,9 @@ from urllib.parse import unquote_plus
 from cachetools import LRUCache
 from starlette.types import Scope
 
-from gateway.auth.hosts import is_loopback_name
 from gateway.auth.keys import KEY_PREFIX, Keys, Principal, key_digest
 from gateway.config import AuthSettings
+from gateway.config.own_address import is_loopback_name
 from gateway.errors import Overloaded, Unauthorized
 from gateway.upstream import credentials
 from gateway.wire.headers import RawHeaders

@@ -1,14 +1,15 @@
-"""Names of hosts: recognises this machine's names, and names that no stranger can own.
+"""Names of hosts that a gateway answers: recognises names that no stranger can own.
 
 A web page reaches a gateway on loopback or in a private network if its author points a name of
 his own at that address (DNS rebinding). The browser sends that name as `Host`. So names that a
 stranger can register are refused; addresses, and names that public DNS does not have, are not."""
 
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable
 from functools import lru_cache
+
+from gateway.config.own_address import ip_address, is_loopback_name
 
 _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([\w.~%!$&'()*+,;=-]+))(?::[0-9]*)?")
 
@@ -26,15 +27,6 @@ def host_name(field: bytes) -> str:
     if found is None:
         return ""
     return (found[1] or found[2]).decode("ascii").lower().removesuffix(".")
-
-
-def is_loopback_name(name: str) -> bool:
-    """Whether a name or address is always this machine's own."""
-    name = name.lower()
-    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 section 6.3
-        return True
-    address = _address(name)
-    return address is not None and address.is_loopback
 
 
 class HostNames:
@@ -58,14 +50,7 @@ class HostNames:
             return self._any
         if name in self._names or is_loopback_name(name) or name.endswith(self._domains):
             return True
-        address = _address(name)
+        address = ip_address(name)
         if address is not None:
             return self._beyond_loopback or address.is_unspecified  # 0.0.0.0 leads to this machine
         return self._beyond_loopback and ("." not in name or name.endswith(_PRIVATE_SUFFIXES))
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None

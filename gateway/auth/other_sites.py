@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from gateway.auth.authenticator import Authenticator
-from gateway.auth.hosts import HostNames, host_name, is_loopback_name
+from gateway.auth.hosts import HostNames, host_name
 from gateway.config import ServerSettings
+from gateway.config.own_address import is_loopback_name
 from gateway.errors import Forbidden
 from gateway.wire.headers import RawHeaders, header
 

@@ -13,6 +13,7 @@ from gateway.commands.store import (
     answer,
     connect,
     reported,
+    require_records,
     say,
 )
 from gateway.config import Secret, Settings, load_settings
@@ -61,6 +62,7 @@ async def _copy_database(settings: Settings, args: Namespace) -> None:
         raise ConfigError(f"--to: {str(exc).removeprefix('url: ')}") from exc
     source = replace(target, url=None)
     with reported(), progress_bar(sys.stderr) as bar:
+        require_records(source)
         task = bar.add_task("rows", total=None)
         copied = await copy_to_server(
             source,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway import config
-from gateway.auth.hosts import is_loopback_name
 from gateway.commands.declared import declare
 from gateway.config.litellm import written_as
 from gateway.config.load import ConfigFile, left_out, read_config_file
+from gateway.config.own_address import is_loopback_name
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
 from gateway.data_files import read_text, read_toml

@@ -18,7 +18,7 @@ from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings, is_there
 from gateway.errors import BadRequest, ConfigError, in_words
 from gateway.process.running_gateways import is_alive, running_gateways, state_database
-from gateway.stores.protocols import StoreError, StoreReplaced
+from gateway.stores.protocols import StoreError, StoreReplaced, StoreUnavailable
 from gateway.stores.sql.audit_log import persons_name
 from gateway.tasks import off_loop
 from gateway.text.formatting import STATE_COLOURS
@@ -92,6 +92,17 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     )
 
 
+def require_records(storage: StorageSettings) -> None:
+    """Refuse to read a database that no other process can open, or that nobody has made yet.
+    Raises: StoreUnavailable."""
+    if storage.in_memory:
+        raise StoreUnavailable(
+            "storage.path is :memory:, only the running gateway's /api can read its data"
+        )
+    if not storage.shared and not is_there(storage.path):
+        raise StoreUnavailable(f"storage.path: there is no database at {storage.path!r} yet")
+
+
 def _other_files(but: str = "") -> list[tuple[str, str]]:
     """The databases of gateways that run, and of `wrap`, with their owners."""
     known = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
@@ -148,7 +159,10 @@ async def run_on(
     it changes something; its exit status. `vectors`: patterns will be searched. Raises:
     ConfigError, StoreError."""
     storage = settings.storage
-    stores = await open_stores(storage, vectors=vectors, existing=not (creates and storage.file))
+    existing = not (creates and storage.file)
+    if existing:
+        require_records(storage)
+    stores = await open_stores(storage, vectors=vectors, existing=existing)
     try:
         # A server's database that is still empty has no key. Who may not change it does not migrate
         # it either.

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gateway.config.auth import AuthSettings
 from gateway.config.control import ControlSettings
-from gateway.config.models import (
-    EmbeddingSettings,
-    ScorerSettings,
-)
+from gateway.config.embedding import EmbeddingSettings
+from gateway.config.judge import ScorerSettings
 from gateway.config.observability import OtelSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.values import (
@@ -31,6 +29,7 @@ from gateway.core.fsm import FSMSettings
 from gateway.core.guidance_settings import EtraceSettings, InjectionSettings
 from gateway.core.monitors import MonitorSettings
 from gateway.core.routing import Routes, RoutingSettings
+from gateway.core.scoring.scorer import DifficultySettings
 from gateway.data_files import read_toml
 from gateway.hooks import given, named
 from gateway.steering.experiments import ExperimentSettings
@@ -396,7 +395,7 @@ class Settings(_Sections):
         """The policy of the decision core."""
         return Policy(
             fsm=self.fsm,
-            difficulty=self.difficulty.load(),
+            difficulty=DifficultySettings(scorer=self.difficulty.scorer),
             monitors=self.monitors,
             run_boundary=cast(RunBoundary, self.conversations.run_boundary),
         )

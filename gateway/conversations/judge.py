@@ -7,7 +7,7 @@ from hashlib import blake2b
 from cachetools import LRUCache
 
 from gateway.budget_interface import OwnCalls
-from gateway.config.models import JudgeSettings
+from gateway.config.judge import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.core.fold import RunFold
 from gateway.core.scoring.judged import INSTRUCTION, question, read_score

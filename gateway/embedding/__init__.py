@@ -2,7 +2,7 @@
 
 Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them."""
 
-from gateway.config.models import EmbeddingSettings
+from gateway.config.embedding import EmbeddingSettings
 from gateway.embedding.base import Embedder, EmbeddingError, Meter, Vector
 from gateway.hooks import given
 from gateway.tasks import loading

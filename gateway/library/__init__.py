@@ -2,4 +2,4 @@
 
 Imports allowed: `gateway.embedding`, `gateway.stores`, `gateway.steering`."""
 
-from gateway.library.catalogue import PatternLibrary, PatternTally, gates_for, starter_patterns
+from gateway.library.catalogue import PatternLibrary, PatternTally, starter_patterns

@@ -19,6 +19,7 @@ from gateway.core.guidance_settings import EtraceSettings, Gates
 from gateway.core.guidance_text import family_matches
 from gateway.core.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
+from gateway.embedding.similarity_thresholds import gates_for
 from gateway.library.memory import MOST_RULES, PatternCopy, PatternMemory
 from gateway.steering.guidance.codec import read_lines, to_line
 from gateway.stores.patterns import Added, PatternFilter, VectorSearch
@@ -27,25 +28,6 @@ from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.time_limits import Reads, directly
 from gateway.tasks import off_loop
 from gateway.text.secrets import mask_secrets
-
-# By embedder id. Source: `bench/retrieval.py`, results in docs/evidence.md.
-CALIBRATED: Mapping[str, Gates] = {
-    "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
-    "hashing-256-1": Gates(e1=0.80, e2=0.66),
-}
-# For embedders without measurements. Source: docs/names.md, look-ups of E-traces.
-UNCALIBRATED = Gates(e1=0.80, e2=0.70)
-
-
-def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
-    """The configured gates, or else those calibrated for the embedder."""
-    gates = CALIBRATED.get(embedder_id, UNCALIBRATED)
-    if settings.e1_gate is not None:
-        gates = dataclasses.replace(gates, e1=settings.e1_gate)
-    if settings.e2_gate is not None:
-        gates = dataclasses.replace(gates, e2=settings.e2_gate, e2_untyped=settings.e2_gate)
-    return gates
-
 
 _Matches = list[PatternMatch]
 _Look = Callable[[PatternCopy | PatternStore], Awaitable[_Matches]]

@@ -2,19 +2,15 @@
 its own section; here several of them, or the machine, say no."""
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
-from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings
+from gateway.config.own_address import refuse_self_upstream
 from gateway.config.values import Faults
 from gateway.errors import ConfigError
 from gateway.upstream.deployments import DeploymentTable
-
-_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - only compared with
 
 
 def check(settings: Settings, refused: Set[str] = frozenset()) -> None:
@@ -25,31 +21,6 @@ def check(settings: Settings, refused: Set[str] = frozenset()) -> None:
         if refused.isdisjoint(sections):
             with faults.collected():
                 refuse(settings)
-    faults.raise_any()
-
-
-def refuse_self_upstream(settings: Settings) -> None:
-    """Refuse upstreams whose host and port are the gateway's own. Raises: ConfigError."""
-    upstream = settings.default_upstream
-    bound = settings.server.host
-    urls = {f"default_upstream.{name}": base for name, base in upstream.bases().items()}
-    for i, deployment in enumerate(settings.model_list):
-        for name in ("api_base", "base_url"):
-            base = deployment.litellm_params.get(name)
-            urls[f"model_list[{i}].litellm_params.{name}"] = str(base or "")
-    open_here = bound in _ANY_ADDRESS or is_loopback_name(bound)
-    faults = Faults()
-    for path, url in urls.items():
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        is_here = open_here and (is_loopback_name(host) or host in _ANY_ADDRESS)
-        own = is_here or host in (bound, socket.gethostname())
-        if url and own and port == settings.server.port:
-            faults.add(
-                f"{path}: {url} is this gateway itself; if OPENAI_BASE_URL is set for agents, "
-                "unset it for the gateway or set default_upstream.api_base"
-            )
     faults.raise_any()
 
 

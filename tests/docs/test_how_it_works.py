@@ -18,9 +18,9 @@ from gateway.core.monitors.settings import MonitorSettings
 from gateway.core.monitors.table import ALARMING, MONITORS
 from gateway.core.routing import RoutingSettings
 from gateway.core.scoring import difficulty
+from gateway.embedding.similarity_thresholds import CALIBRATED, UNCALIBRATED
 from gateway.embedding.static import StaticEmbedder
 from gateway.features.learning import gate, life_cycle, verdicts
-from gateway.library.catalogue import CALIBRATED, UNCALIBRATED
 from gateway.library.memory import MOST_BYTES
 from gateway.offline.playback import ReplayedCalls, ReplayPolicy, play_messages
 from gateway.offline.recordings import recording_of

@@ -21,8 +21,9 @@ from gateway.core.monitors import FAILURE_TYPES
 from gateway.core.pattern import Pattern, Query, Tier, causes, content
 from gateway.embedding import Embedder, EmbeddingError, Vector
 from gateway.embedding.base import HashingEmbedder
+from gateway.embedding.similarity_thresholds import gates_for
 from gateway.embedding.static import StaticEmbedder
-from gateway.library import PatternLibrary, gates_for, starter_patterns
+from gateway.library import PatternLibrary, starter_patterns
 from gateway.steering.guidance.codec import to_line
 from gateway.stores.patterns import Added, PatternFilter
 from gateway.stores.sql.patterns import PatternStore

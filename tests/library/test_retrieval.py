@@ -7,8 +7,8 @@ import pytest
 
 from bench import situations
 from gateway.core.pattern import embedding_text
+from gateway.embedding.similarity_thresholds import CALIBRATED
 from gateway.embedding.static import EMBEDDER_ID, StaticEmbedder
-from gateway.library.catalogue import CALIBRATED
 
 EMBEDDER = StaticEmbedder.load()
 GATES = CALIBRATED[EMBEDDER_ID]

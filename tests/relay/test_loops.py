@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
+from gateway.config.own_address import refuse_self_upstream
 from gateway.errors import ConfigError
-from gateway.process.start_checks import refuse_self_upstream
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.gateways import a_gateway, replace_settings
 from steering_gateway_testing.hearing import HELLO, hear

@@ -9,8 +9,8 @@ from contextlib import suppress
 from hashlib import sha256
 from urllib.parse import urlsplit
 
-from gateway.auth.hosts import is_loopback_name
 from gateway.config import ServerSettings, Settings
+from gateway.config.own_address import is_loopback_name
 from gateway.features.alerts.settings import AlertSettings
 from gateway.features.alerts.store import AlertStore
 from gateway.stores.protocols import StoreError

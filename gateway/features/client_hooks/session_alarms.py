@@ -9,8 +9,8 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from urllib.parse import urlsplit
 
-from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, load_settings
+from gateway.config.own_address import is_loopback_name
 from gateway.core.fold import StepOutcome
 from gateway.core.guidance_settings import Gates
 from gateway.core.guidance_text import frame

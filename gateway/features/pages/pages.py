@@ -1,4 +1,4 @@
-"""Pages as ASGI applications: access, security headers, errors and templates."""
+"""Pages as ASGI applications: access, errors and templates."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -19,6 +19,7 @@ from gateway.auth.hosts import host_name
 from gateway.endpoints.body import Receive, Scope, Send, read_body, send_whole
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
+from gateway.features.pages.security_headers import SECURITY_HEADERS
 from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.controls import STEERING
@@ -79,19 +80,6 @@ def assets_version() -> str:
 
 HTML = "text/html; charset=utf-8"
 _MAX_FORM_BYTES = 2**20
-
-SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    # Not `no-referrer`: with it a browser sends no origin with the dashboard's own forms.
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 
 
 class Visit(Struct, frozen=True):

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
-from gateway.auth.hosts import is_loopback_name
 from gateway.budget_interface import NOTHING
 from gateway.config import OPENAI_API_BASE, Settings, load_settings
+from gateway.config.own_address import is_loopback_name
 from gateway.config.storage import StorageSettings, is_there
 from gateway.endpoints.edge import Edge
 from gateway.errors import ConfigError
