@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def replay(*files: Path, **options: Any) -> tuple[int, str, str]:
     """The command's exit status and what it wrote to stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     options.setdefault("jobs", 1)
-    return run_replay(list(files), out=out, err=err, **options), out.getvalue(), err.getvalue()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = run_replay(list(files), **options)
+    return status, out.getvalue(), err.getvalue()
 
 
 def compared(file: Path, *, as_json: bool = False, **work: Any) -> str:

@@ -34,8 +34,8 @@ def refuse_self_upstream(settings: Settings) -> None:
     urls = {f"default_upstream.{name}": base for name, base in upstream.bases().items()}
     for i, deployment in enumerate(settings.model_list):
         for name in ("api_base", "base_url"):
-            base = deployment.litellm_params.get(name)
-            urls[f"model_list[{i}].litellm_params.{name}"] = str(base or "")
+            base = str(deployment.litellm_params.get(name) or "")
+            urls[f"model_list[{i}].litellm_params.{name}"] = base
     open_here = bound in _ANY_ADDRESS or is_loopback_name(bound)
     faults = Faults()
     for path, url in urls.items():

@@ -9,11 +9,12 @@ from gateway.core.fsm import FSMState
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import FIRST_CALL, GuidanceState, Moment
 from gateway.core.guidance_text import (
+    SKIP_DIRECTIVE,
+    SKIP_REPAIR,
     evidence_for,
     failure_of,
     monitor_text,
     severities,
-    skip_directive,
 )
 from gateway.core.monitors import Readings
 from gateway.core.pattern import Query, Tier
@@ -82,7 +83,7 @@ def plan(
         found = moment.situation()
         # An agent that is only in a wrong directory hears that, and has nothing to hand over.
         if found is None or found.cause.name != "directory_missing":
-            directive = skip_directive(repairing=moment.repairing)
+            directive = SKIP_REPAIR if moment.repairing else SKIP_DIRECTIVE
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates=gates)

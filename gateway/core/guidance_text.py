@@ -224,11 +224,6 @@ BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly use
 )
 
 
-def skip_directive(*, repairing: bool) -> str:
-    """The directive of state SKIP for a run, in the middle of a repair or not."""
-    return SKIP_REPAIR if repairing else SKIP_DIRECTIVE
-
-
 def failure_of(readings: Readings) -> str | None:
     """The failure to speak about: that of the worst fired monitor, else of the highest score."""
     if readings.failure_type:

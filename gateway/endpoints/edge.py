@@ -240,13 +240,9 @@ class _Answer:
         out = [h for h in out if h[0] not in ours]  # the upstream may be another gateway
         added = exchange.response.headers
         if _UNPRINTABLE.search(b"".join([value for _, value in added])):
-            added = [(name, _printable(value)) for name, value in added]
+            # Our own values may quote a client's text.
+            added = [(n, _UNPRINTABLE.sub(lambda c: b"%%%02X" % c[0][0], v)) for n, v in added]
         return out + added
-
-
-def _printable(value: bytes) -> bytes:
-    """A header value that the gateway made, safe to send: it may quote a client's text."""
-    return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
 # What is before a path: the version, where a client adds it to an address that has it, or the host

@@ -7,7 +7,7 @@ from gateway.endpoints.body import Receive, Scope, Send, send_bytes, send_json
 from gateway.endpoints.edge import EXCHANGE
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
-from gateway.stores.watched import StoreHealth
+from gateway.stores.watched import Incident, StoreHealth
 from gateway.text.sanitize import without_folders
 from gateway.values import FieldDict
 
@@ -35,12 +35,10 @@ class HealthEndpoints:
         problems = [without_folders(problem) for problem in self._runtime.problems()]
         body = {"status": "unready" if problems else "ready", "problems": problems}
         if not problems and (health := self._runtime.store_health()):
-            body |= _degraded(health) if health.incident else {}
-            body |= (
-                {"damaged": [without_folders(name) for name in health.damaged]}
-                if health.damaged
-                else {}
-            )
+            if incident := health.incident:
+                body |= _degraded(health, incident)
+            if health.damaged:
+                body["damaged"] = [without_folders(name) for name in health.damaged]
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,9 +52,7 @@ class HealthEndpoints:
         await send_bytes(send, 200, text, content_type=CONTENT_TYPE.encode())
 
 
-def _degraded(health: StoreHealth) -> FieldDict:
-    incident = health.incident
-    assert incident is not None
+def _degraded(health: StoreHealth, incident: Incident) -> FieldDict:
     return {
         "status": "degraded",
         "problems": [f"store: {without_folders(incident.reason)}"],

@@ -122,21 +122,17 @@ def run_replay(
     as_json: bool = False,
     jobs: int | None = None,
     answers: Answers | None = None,
-    out: TextIO | None = None,
-    err: TextIO | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
     `answers`: see `Work`. Raises ConfigError: a path cannot be read or written, or holds no
     recording."""
-    out = out or sys.stdout
-    err = err or sys.stderr
     policy = policy or ReplayPolicy()
     work = Work(policy=policy, lines=as_json, runs=not as_json, answers=answers)
-    kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
+    kept, problems = replay_files(files, work, jobs=jobs, out=sys.stdout, err=sys.stderr)
     if not as_json:
         from gateway.offline.replay_summary import summary
 
-        out.write(summary(kept))
+        sys.stdout.write(summary(kept))
     if problems:
         return 1
     return 0

@@ -115,8 +115,8 @@ def test_an_endpoint_is_a_module_and_a_route(scratch: ScratchCopy) -> None:
 def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy) -> None:
     """It answers, names a wrong parameter, and the OpenAPI document describes it."""
     scratch.write("gateway/api/versions.py", OPERATION)
-    scratch.replace("gateway/api/routes.py", "runs, sessions\n", "runs, sessions, versions\n")
-    scratch.replace("gateway/api/routes.py", "attribution, audit)", "attribution, audit, versions)")
+    scratch.replace("gateway/api/routes.py", "usage_and_export\n", "usage_and_export, versions\n")
+    scratch.replace("gateway/api/routes.py", "export, audit)", "export, audit, versions)")
     found, wrong, document = ask(
         scratch,
         ("GET", "/api/versions/core?short=true"),

@@ -172,8 +172,8 @@ class Ledger:
         if past is not None and past.changes != clock.changes:
             unmoved = self._unmoved(action, facts, past, gave=gave)
         same = past is not None and gave and (past.changes == clock.changes or looks_again)
-        if past is not None and same and self._acted_since(past, facts.tool):
-            same = False
+        if past is not None and same:  # unless another tool has done something new since then
+            same = not [t for t, at in self._acts.items() if at > past.number and t != facts.tool]
         count = past.count + 1 if past is not None and same else 1
         kind: Kind = "pending"
         entry = None
@@ -208,10 +208,6 @@ class Ledger:
         elif edited and (self._files.one_place or shows_all(action, facts, edited)):
             return self._entries.add(key, Ending.UNMOVED, facts, since=past.step)
         return None
-
-    def _acted_since(self, past: _Past, tool: str) -> bool:
-        """True if another tool has done something new since a call was made."""
-        return bool([1 for name, at in self._acts.items() if at > past.number and name != tool])
 
     def _remember(self, action: Action, facts: ActionFacts, count: int) -> None:
         clock = self._clock

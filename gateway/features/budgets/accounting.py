@@ -162,9 +162,9 @@ class BudgetAccounting(Accounting):
     async def views(self, tenant: str | None, limit: int) -> list[FieldDict]:
         """The accounts last used, as the API shows them. Raises: StoreError."""
         budgets = self.budgets()
-        found: Sequence[Account] = ()
-        if budgets:
-            found = await self.ledger.list_accounts(tenant=tenant, limit=limit)
+        if not budgets:
+            return []
+        found = await self.ledger.list_accounts(tenant=tenant, limit=limit)
         return [account_view(account, budgets, time.time()) for account in found]
 
     async def views_of(self, subjects: Sequence[str], limit: int) -> list[FieldDict]:
@@ -172,9 +172,7 @@ class BudgetAccounting(Accounting):
         budgets = self.budgets()
         own = [budget.name for budget in budgets if budget.scopes in (("run",), ("tree",))]
         keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
-        found: Sequence[Account] = ()
-        if keys:
-            found = await self.ledger.accounts(keys[:limit])
+        found = await self.ledger.accounts(keys[:limit])
         return [account_view(each, budgets, time.time()) for each in found]
 
 

@@ -80,15 +80,16 @@ def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
         text = prompt.text[:_READ_CHARACTERS]
         if prompt.role not in _SYSTEM:
             blocks = _BLOCK.finditer(text)
-            text = "\n".join([each[2] for each in blocks if _is_file(each)])
+            # Claude Code puts other texts than files into reminders.
+            files = (
+                each[2]
+                for each in blocks
+                if each[1] != "system-reminder" or _INSTRUCTION_FILE.search(each[2])
+            )
+            text = "\n".join(files)
         if text and _says(text, rule):
             return True
     return False
-
-
-def _is_file(block: re.Match[str]) -> bool:
-    """Whether a client's block is an instruction file: Claude Code puts others into reminders."""
-    return block[1] != "system-reminder" or _INSTRUCTION_FILE.search(block[2]) is not None
 
 
 @lru_cache(maxsize=256)  # many runs begin with the same prompt

@@ -19,12 +19,16 @@ def rule_views(found: Sequence[StoredLesson], counts: Mapping[str, TypedCounts])
             marks = {"author": "", "project": "no name", "said": ""}
             said = lesson.applies_when
             view: FieldDict = {name: said.get(name, text) for name, text in marks.items()}
-            view["typed"] = counts.get(stored.pattern.pattern_id, TypedCounts())
-            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored)}
-            views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
+            view |= {
+                "typed": counts.get(stored.pattern.pattern_id, TypedCounts()),
+                "scope": lesson.key.split("|")[1],
+                **lesson_view(stored),
+                "since": lesson.last_confirmed_at - stored.support.span_s,
+            }
+            views.append(view)
     folders = {(view["project"], view["scope"]) for view in views}
-    several = [name for name, count in Counter(name for name, _ in folders).items() if count > 1]
+    several = Counter(name for name, _ in folders)
     for view in views:
-        if view["project"] in several:
+        if several[view["project"]] > 1:
             view["project"] += f" ({view['scope'][:6]})"
     return views

@@ -136,8 +136,8 @@ def _choice(choice: FieldDict, at: int, *, streamed: bool) -> FieldDict:
 
 
 def _as_reason(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
     return str(value)
 
 

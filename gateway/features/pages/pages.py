@@ -65,10 +65,8 @@ def _environment() -> "Environment":
 @cache
 def static_files() -> dict[str, bytes]:
     """Style sheet, scripts and icon by name, read once."""
-    found = {p.name: p.read_bytes() for p in (_FOLDER / "static").iterdir()}
-    return {name: body for name, body in found.items() if Path(name).suffix in MEDIA_TYPES} | {
-        "app.css": style_sheet().encode()
-    }
+    served = (path for path in (_FOLDER / "static").iterdir() if path.suffix in MEDIA_TYPES)
+    return {path.name: path.read_bytes() for path in served} | {"app.css": style_sheet().encode()}
 
 
 @cache
@@ -110,13 +108,9 @@ class Visit(Struct, frozen=True):
 
     def query(self, **changes: Any) -> str:
         """The page's query with some values changed; None removes one."""
-        given = self.given
-        given |= {name: value for name, value in changes.items() if value is not None}
-        dropped = {"fragment"} | {name for name, value in changes.items() if value is None}
-        left = {name: value for name, value in given.items() if name not in dropped}
-        if left:
-            return f"?{urlencode(left)}"
-        return "?"
+        query = self.given | changes | {"fragment": None}
+        left = {name: value for name, value in query.items() if value is not None}
+        return f"?{urlencode(left)}"
 
 
 @frozen
@@ -203,10 +197,7 @@ class PageEndpoint:
             page = await self._answer(scope, receive)
         except Unauthorized:
             query = scope["query_string"].decode("latin-1")
-            if query:
-                address = f"{scope['path']}?{query}"
-            else:
-                address = scope["path"]
+            address = scope["path"] + f"?{query}" * bool(query)
             page = redirect(f"/dashboard/login?next={quote(address)}")
         except GatewayError as error:
             try:
@@ -246,8 +237,8 @@ class PageEndpoint:
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
             persons_name(form.get("author", ""))
         # Without the fields that were left empty in a form.
-        given = (part for part in scope["query_string"].split(b"&") if part)
-        query = b"&".join(part for part in given if not part.endswith(b"="))
+        parts = scope["query_string"].split(b"&")
+        query = b"&".join(part for part in parts if part and not part.endswith(b"="))
         values = dict(read_parameters(self._page.params, query))
         visit = Visit(self._runtime, self._gate, access, scope=scope, values=values, form=form)
         try:

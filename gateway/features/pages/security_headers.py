@@ -1,6 +1,6 @@
 """Headers of all pages: what a browser may load for them, and who may embed them."""
 
-SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+SECURITY_HEADERS = (
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

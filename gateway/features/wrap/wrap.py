@@ -189,10 +189,16 @@ def _done_by(own: OwnGateway) -> str:
 def _show(
     options: WrapOptions, traces: "Sequence[Trace]", *, status: int, url: str, **how: str
 ) -> None:
-    """Print the summary, or the same as one line of JSON; `how`: as `_lines` takes it."""
+    """Print the summary, or as one line of JSON the exit status, sums, and each run with the
+    guidance it got; `how`: as `_lines` takes it."""
     if options.as_json:
-        line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
-        sys.stderr.write(line + "\n")
+        said = {
+            "exit_status": status,
+            "gateway": url,
+            "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
+            **_sums([trace["run"]["totals"] for trace in traces]),
+        }
+        sys.stderr.write(orjson.dumps(said).decode() + "\n")
         return
     how["program"] = options.command[0]
     how["reads"] = (wrapped.client_of(options.command) or wrapped.WrappedClient()).reads
@@ -371,16 +377,6 @@ def _lines(traces: Sequence[Trace], **how: str) -> list[str]:
     )
     # The names of the limits of a command are drawn, and nobody has chosen them.
     return re.sub(r"\bbudget (wrap|sub-agents)-[0-9a-f]+", "its limit", text).splitlines()
-
-
-def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> FieldDict:
-    """The same for a program: exit status, sums, and each run with the guidance it got."""
-    return {
-        "exit_status": status,
-        "gateway": url,
-        "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
-        **_sums([trace["run"]["totals"] for trace in traces]),
-    }
 
 
 def _sums(totals: Sequence[Fields]) -> FieldDict:

@@ -15,7 +15,7 @@ from gateway.core.guidance_choice import decide
 from gateway.core.guidance_plan import plan
 from gateway.core.guidance_settings import EtraceSettings, Gates, InjectionSettings
 from gateway.core.guidance_state import GuidanceState, Moment
-from gateway.core.guidance_text import FRAME_CLOSE, SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
+from gateway.core.guidance_text import FRAME_CLOSE, SKIP_DIRECTIVE, SKIP_REPAIR
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import Readings
 from gateway.core.pattern import PatternMatch, Tier, causes
@@ -206,9 +206,10 @@ def test_the_directive_lets_a_repair_be_finished() -> None:
     ):
         run = RunFold(Policy(), READER)
         outcomes = [run.push(step) for step in steps]
-        assert outcomes[-1].observed.repairing is repairing
-    assert skip_directive(repairing=False) == SKIP_DIRECTIVE
-    assert skip_directive(repairing=True) == SKIP_REPAIR
+        signal = ActionSignal(state=FSMState.SKIP)
+        moment = Moment(step=9, signal=signal, observed=outcomes[-1].observed)
+        planned = plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES)
+        assert planned.directive == (SKIP_REPAIR if repairing else SKIP_DIRECTIVE)
     assert "restore a working state" in SKIP_REPAIR
 
 
