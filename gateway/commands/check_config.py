@@ -153,7 +153,7 @@ def _check_config(args: Namespace) -> int:
     found = report["problems"]
     if args.json:
         problem = "; ".join(found) or None
-        about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
+        about = {"config": path and str(path), "ok": not found, "problem": problem}
         text = json.dumps(about | report)
     else:
         text = visible("\n".join(_lines(str(path or "defaults"), report)))
@@ -200,7 +200,7 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
         if path:
             file = read_config_file(path)
         else:
-            file = ConfigFile(name="defaults")
+            file = ConfigFile()
     except ConfigError as exc:
         return {**report, "problems": list(exc.faults)}
     faults = Faults()
@@ -233,9 +233,11 @@ def _report(path: Path | None, *, connects: bool) -> FieldDict:
         f"{k}: {instead}" for k, instead in config.removed_keys(file.values, os.environ).items()
     )
     report["ignored"] = [key for key in ignored if not ignored[key]]
-    warnings = (each for each in (*unmet, *report["warnings"]) if not faults.explain(each))
-    named = (config.naming_the_variable(each, os.environ) for each in warnings)
-    report["warnings"] = file.located(named)
+    report["warnings"] = file.located(
+        config.naming_the_variable(each, os.environ)
+        for each in (*unmet, *report["warnings"])
+        if not faults.explain(each)
+    )
     return report
 
 

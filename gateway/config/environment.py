@@ -49,8 +49,7 @@ def overlay(merged: FieldDict, env: Texts) -> None:
 def naming_the_variable(fault: str, env: Texts) -> str:
     """`fault`, with the name of the variable that set the refused value, if one did."""
     path = key_path(fault)
-    variables = _key_paths(env)
-    found = [name for name, keys in variables if path in (keys[0], ".".join(keys))]
+    found = [name for name, keys in _key_paths(env) if path in (keys[0], ".".join(keys))]
     if path == "default_upstream.api_base" and repr(env.get("OPENAI_BASE_URL")) in fault:
         found.append("OPENAI_BASE_URL")
     return next((f"{fault}{SET_BY}{name})" for name in found), fault)

@@ -13,11 +13,12 @@ from functools import cache
 from math import isfinite, nan
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gateway.config.values import Faults
+from gateway.config.values import Faults, Secret
 from gateway.errors import ConfigError
 from gateway.values import T
 
 _KINDS = {dict: "the mapping", list: "the list", int: "the number", float: "the number"}
+_KINDS |= {str: "the text", Secret: "the text"}
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
 
@@ -182,8 +183,5 @@ def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
     shown = repr(value)
-    if isinstance(value, str):
-        name = "the text"
-    else:
-        name = _KINDS.get(type(value), "the value")
+    name = _KINDS.get(type(value), "the value")
     return f"{name} {shown if len(shown) <= 60 else shown[:57] + '...'}"

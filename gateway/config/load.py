@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class ConfigFile:
     """The values of a config file."""
 
-    name: str  # as messages call it
+    name: str = ""  # as messages call it
     values: FieldDict = field(default_factory=dict)  # by section, as YAML gives them
     lines: Mapping[str, int] = field(default_factory=dict)  # line of each key path, from 1
     repeated: tuple[str, ...] = ()  # faults of keys that are set twice: YAML would use the last
@@ -184,7 +184,7 @@ def load_settings(
     the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
     chosen = config_file(path, env)
-    file = ConfigFile(name="")
+    file = ConfigFile()
     if chosen:
         file = read_config_file(chosen)
     raw: Fields = file.values
@@ -197,7 +197,7 @@ def load_settings(
     try:
         settings = settings_from_dict(raw, env)
     except ConfigError as exc:
-        faults += file.located(exc.faults) if chosen else exc.faults
+        faults += file.located(exc.faults)
     if faults:
         raise ConfigError(*faults)
     return settings

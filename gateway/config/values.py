@@ -111,7 +111,7 @@ class Faults:
         above or below it."""
         for one in self.found:
             short, long = sorted((key_path(fault), key_path(one)), key=len)
-            if long.startswith(short) and long[len(short) : len(short) + 1] in ("", ".", "["):
+            if re.match(re.escape(short) + r"(?![^.[])", long):
                 return True
         return False
 

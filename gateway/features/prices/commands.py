@@ -32,8 +32,7 @@ async def _show(_: object, settings: Settings, args: Namespace) -> None:
 async def _update(_: object, settings: Settings, args: Namespace) -> None:
     place = kept(settings.storage.prices_file or None, "no file is kept: set storage.spool_path")
     about, text = _read(Path(args.file))
-    models = json.decode(text, type=dict[str, dict[str, Any]])
-    _check(models)
+    models = _models(text, args.file)
     values = {"about": about, "models": models, "listed": list_of(place)}
     answer(args, about, rendered(__package__, "prices.txt", values).rstrip())
     await confirmed(args, f"The list will be kept in {place}.")
@@ -53,9 +52,17 @@ def _keep(place: str, content: bytes) -> None:
     part.replace(place)
 
 
-def _check(models: Mapping[str, Fields]) -> None:
-    """Refuse models with a price that is no number, or is negative. Raises: ConfigError."""
+def _models(text: bytes, file: str) -> Mapping[str, Fields]:
+    """The models of a list. Raises ConfigError: it has none, or a price that is no number, or is
+    negative."""
+    try:
+        models = json.decode(text, type=dict[str, dict[str, Any]])
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"{file}: no list of models in LiteLLM's form: {exc}") from exc
+    if not any({"litellm_provider", "mode"} & entry.keys() for entry in models.values()):
+        raise ConfigError(f"{file}: no model is in it")
     for name, entry in models.items():
         for key, price in entry.items():
             if "cost" in key and not isinstance(price, dict) and as_number(price, -1.0) < 0:
                 raise ConfigError(f"{name}: {key}: {price!r} is no number of 0 or more")
+    return models

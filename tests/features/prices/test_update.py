@@ -206,7 +206,10 @@ def test_a_price_of_a_class_of_service_alone_is_no_error() -> None:
         ({"m-1": model(1e-6, output_cost_per_image=None)}, "output_cost_per_image: None is no"),
         ({"m-1": 1e-6}, "Expected `object`, got `float`"),
         ([model(1e-6)], "Expected `object`, got `array`"),
-        ("text", "Expected `object`, got `str`"),
+        ("text", f"{NAME}: no list of models in LiteLLM's form: Expected `object`, got `str`"),
+        ({}, f"{NAME}: no model is in it"),
+        ({"data": {"gpt-4o": model(1e-6)}}, f"{NAME}: no model is in it"),
+        ({"sample": {"input_cost_per_token": 0}}, f"{NAME}: no model is in it"),
     ],
 )
 def test_a_wrong_file_changes_nothing(
@@ -216,6 +219,16 @@ def test_a_wrong_file_changes_nothing(
     put(models)
     assert main(["prices", "update", NAME, "--yes"]) == 2
     assert said in capsys.readouterr().err
+    assert not list(Path().glob("gateway.db-prices*"))
+
+
+@pytest.mark.parametrize("text", ["", '{"gpt-4o": {', '{"a":' * 5000, "<!DOCTYPE html>", "\udce9"])
+def test_a_file_that_is_no_list_is_named(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty, cut, nested, a page of an error or in another encoding: one line, no list is kept."""
+    Path(NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["prices", "update", NAME, "--yes"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"gateway: {NAME}: no list of models in LiteLLM's form: ")
     assert not list(Path().glob("gateway.db-prices*"))
 
 
