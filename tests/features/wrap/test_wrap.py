@@ -24,7 +24,7 @@ from gateway.cli import main
 from gateway.errors import ConfigError
 from gateway.features.budgets.accounts import Account
 from gateway.features.wrap.own_gateway import used_line, wrap_budget
-from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.processes import (
     START_S,
     GatewayProcess,
@@ -233,6 +233,33 @@ for _ in range(3):
     env = {"OPENAI_BASE_URL": base or upstream.base_url}
     ended = wrapped(tmp_path, upstream, "--", sys.executable, "-c", sends, **env)
     assert f"\n  3 calls failed: {reason}\n" in ended.stderr
+
+
+GIVES_UP = """
+import json, os, socket, time, urllib.parse
+address = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "x"}]}).encode()
+asked = f"POST /v1/chat/completions HTTP/1.1\\r\\nhost: {address.netloc}\\r\\n"
+asked += f"authorization: Bearer sk-mine\\r\\ncontent-length: {len(body)}\\r\\n\\r\\n"
+with socket.create_connection((address.hostname, address.port)) as sent:
+    sent.sendall(asked.encode() + body)
+    while not os.path.exists("asked"):
+        time.sleep(0.01)
+"""
+
+
+def test_a_call_that_the_command_gives_up_is_said_in_words(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """No name of the gateway's own stands in the summary."""
+
+    def waits(_: ReceivedRequest) -> Reply:
+        (tmp_path / "work" / "asked").touch()
+        return Reply("late", first_byte_delay_s=WAIT_S)
+
+    upstream.default = waits
+    ended = wrapped(tmp_path, upstream, "--", sys.executable, "-c", GIVES_UP)
+    assert "\n  1 call failed: given up by the command before the answer\n" in ended.stderr
 
 
 HELPERS = """
