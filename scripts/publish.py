@@ -10,6 +10,8 @@ by cyclonedx-py, in an environment of its own. The image is built where a docker
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -44,6 +46,13 @@ def checksums(folder: Path) -> str:
     )
 
 
+def named(sbom: str) -> str:
+    """An SBOM whose subject has its version: pyproject.toml leaves it to the package."""
+    parts = json.loads(sbom)
+    parts["metadata"]["component"]["version"] = __version__
+    return json.dumps(parts, indent=2) + "\n"
+
+
 def build(cyclonedx: Path) -> None:
     """Wheels, SBOM and checksums, into an empty dist/."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -59,7 +68,10 @@ def build(cyclonedx: Path) -> None:
         file.write_text("".join(pinned), "utf-8")
         options = ["--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible"]
         options += ["--of", "JSON", "-o", str(DIST / SBOM)]
-        subprocess.run([str(cyclonedx), "requirements", *options, str(file)], check=True)
+        quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}  # of what a list of pins cannot say
+        sbom = [str(cyclonedx), "requirements", *options, str(file)]
+        subprocess.run(sbom, check=True, env=quiet)
+    (DIST / SBOM).write_text(named((DIST / SBOM).read_text("utf-8")), "utf-8")
     (DIST / "SHA256SUMS").write_text(checksums(DIST), "utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 from pathlib import Path
@@ -91,6 +92,13 @@ def test_only_a_closed_and_committed_version_is_built() -> None:
     after = closed(BEFORE, "0.1.0", "2026-11-22")
     assert " M a.py" in publish.unready(after, " M a.py\n")
     assert publish.unready(after, "") == ""
+
+
+def test_the_sbom_says_of_which_version_it_is() -> None:
+    """Who reads it compares it with advisories; nothing else of it is changed."""
+    made = json.loads(publish.named('{"metadata": {"component": {"name": "a"}}, "components": []}'))
+    about = {"name": "a", "version": __version__}
+    assert made == {"metadata": {"component": about}, "components": []}
 
 
 def test_the_checksums_are_those_of_the_files(tmp_path: Path) -> None:
