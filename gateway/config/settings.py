@@ -99,10 +99,10 @@ class ServerSettings:
     drain_s: float = 30  # time that running requests get after SIGTERM; seconds, 0 = none
 
     def __post_init__(self) -> None:
-        if not self.host.strip():
-            raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
-        if "/" in self.host or self.host.count(":") == 1:
-            raise ValueError(f"host: {self.host!r}: leave out scheme, port and path")
+        if not re.fullmatch(r"[^\s/:]+|[^/:]*:[^/:]*:[^/]*", self.host):  # a name or an address
+            raise ValueError(
+                f"host: {self.host!r}: leave out scheme, port and path; 0.0.0.0 listens on all"
+            )
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
         above_zero(self, "max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s")

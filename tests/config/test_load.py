@@ -106,7 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"server": {"port": True}}, r"server\.port: expected a whole number, got the value True"),
     ({"server": {"port": 70000}}, r"server\.port: must be 0 to 65535"),
     ({"server": {"port": None}}, r"server\.port: expected a whole number, got nothing"),
-    ({"server": {"host": ""}}, r"server\.host: may not be empty"),
+    ({"server": {"host": " "}}, r"server\.host: ' ': leave out .*; 0\.0\.0\.0 listens on all"),
     ({"server": {"trusted_hosts": ["http://a.b"]}}, r"server\.trusted_hosts: 'http://a\.b' is not"),
     ({"server": {"trusted_hosts": ["a*"]}}, r"server\.trusted_hosts: 'a\*' is not a host name"),
     ({"server": {"trusted_origins": ["a.b"]}}, r"server\.trusted_origins: 'a\.b' is not an origin"),
