@@ -448,7 +448,7 @@ async def test_a_phone_shows_which_sub_agent_it_was(start: Start, tab: Tab, tmp_
     server = start(storage=storage)
     await tab.look(width=390)
     await tab.open(f"{server.url}/dashboard/sessions/c0001")
-    assert await tab.js("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert await tab.js("document.documentElement.scrollWidth") <= 390
     task, cost = await tab.js(
         "[...document.querySelectorAll('.lane-row:nth-child(2) :is(.lane-head a, .end b)')]"
         ".map(each => each.getBoundingClientRect()).map(b => [b.left, b.right, b.width])"
@@ -478,6 +478,26 @@ async def test_a_link_within_a_sentence_is_more_than_a_colour(
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
     lines = "[...document.querySelectorAll('.stopped p a')].map(a => getComputedStyle(a))"
     assert await tab.js(f"{lines}.map(style => style.textDecorationLine)") == ["underline"]
+    await quiet(tab, server)
+
+
+async def test_what_people_may_do_fits_a_phone(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """The page of a stopped run is no wider than 390 pixels while its acts are shown."""
+    key = "sk-an-admin-key-of-a-test"
+    few = {"name": "few", "scope": "tree", "limits": {"calls": 2}}
+    server = start(budgets=[few], auth={"admin_key": key})
+    with client_of(server) as client:
+        agent = await looping_agent(client, upstream, 2)
+        with contextlib.suppress(httpx.HTTPStatusError):
+            await steps_of(agent, 1)
+    await tab.look(width=390)
+    await tab.log_in(server.url, key)
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+    await tab.js("document.querySelector('.acts-menu').open = true")
+    assert await tab.js("document.querySelectorAll('.acts-card td').length")
+    assert await tab.js("document.documentElement.scrollWidth") <= 390
     await quiet(tab, server)
 
 
