@@ -89,6 +89,8 @@ class Pipeline:
             raise
         except Exception as exc:
             self._note_unsteered(call, exc)
+        if call.request.large:  # room was found for the values of its new messages alone
+            getattr(call.request.messages, "parsed", {}).clear()
         if call.decision is not None:
             call.timings_ms["own"] = own_time.spent_s * 1000
             call.hides_usage = _adds_usage(call, call.decision)

@@ -35,15 +35,10 @@ class MessagesView(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
 
     def __getitem__(self, index: int | slice) -> Any:
-        size = len(self)
+        places = range(len(self))
         if isinstance(index, slice):
-            return [self.at(i) for i in range(*index.indices(size))]
-        at = index
-        if index < 0:
-            at = index + size
-        if not 0 <= at < size:
-            raise IndexError(index)
-        return self.at(at)
+            return [self.at(i) for i in places[index]]
+        return self.at(places[index])
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.at, range(len(self)))
@@ -139,7 +134,8 @@ class KnownMessages(MessagesView):
         self._spans = spans
         self.new = new  # behind the known ones
         self._loads = loads
-        self._known: dict[int, Any] = {}
+        # The known ones that were asked for, by place: what is taken out is parsed again.
+        self.parsed: dict[int, Any] = {}
         self._count = len(spans)
         self._length = len(spans) + len(new)
 
@@ -166,11 +162,11 @@ class KnownMessages(MessagesView):
         behind = index - self._count
         if behind >= 0:
             return self.new[behind]
-        if index not in self._known:
+        if index not in self.parsed:
             start, end = self._spans[index]
             text = self._raw[start:end]
             try:
-                self._known[index] = self._loads(text)
+                self.parsed[index] = self._loads(text)
             except (ValueError, RecursionError):  # a fast parser may be stricter than JSON
-                self._known[index] = parse_value(text, self._loads)
-        return self._known[index]
+                self.parsed[index] = parse_value(text, self._loads)
+        return self.parsed[index]

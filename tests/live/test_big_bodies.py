@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -15,8 +16,9 @@ import pytest
 from gateway.conversations import resolve
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
+from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.request import BIG_BYTES
-from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
 from steering_gateway_testing.agents import GUIDING, Agent, trace, worker
 from tests.examples import by_day
 from tests.live.test_unsteered import counted
@@ -399,3 +401,27 @@ async def test_a_hundred_tools_with_large_schemas_are_read(
         seen.add(answer.headers["x-gateway-conversation-id"])
         said += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": code}]
     assert len(seen) == 1
+
+
+async def test_a_body_that_is_sent_again_holds_no_values_while_it_is_answered(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """Room was found for the values of new messages alone; those of known ones are let go."""
+    held = []
+
+    def model(request: ReceivedRequest) -> Reply:
+        known = [each for each in gc.get_objects() if isinstance(each, KnownMessages)]
+        held.append([len(each.parsed) for each in known])
+        return Reply("Done.")
+
+    upstream.default = model
+    server = gateway_server()
+    given = json.dumps({f"k{number}": number for number in range(50_000)})
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
+    said = [{"role": "user", "content": "Go on."}, {"role": "assistant", "tool_calls": [call]}]
+    raw = json.dumps({"model": "m", "messages": said}).encode()
+    assert len(raw) > BIG_BYTES
+    for _ in range(2):
+        answer = await http.post(f"{server.base_url}/chat/completions", content=raw)
+        assert "x-gateway-unsteered" not in answer.headers
+    assert held == [[], [0]]

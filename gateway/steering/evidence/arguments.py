@@ -45,9 +45,9 @@ _QUOTES = "\"'`"
 
 
 class CallArguments:
-    """Arguments of a call, read when it is first compared with another: most calls never are.
-    `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
-    shell runs. Reading never raises."""
+    """Arguments of a call, read when it is first compared with another: most calls never are. Long
+    ones are read at once, so that they are not held until then. `values` are the parsed arguments
+    (None: `raw` is no JSON), `command` the command line that a shell runs. Reading never raises."""
 
     __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_named", "_words")
 
@@ -55,6 +55,10 @@ class CallArguments:
         self._asked: tuple[Any, str, str | None] | None = (values, raw, command)
         self._formal: list[str] = []
         self._formal_words: frozenset[str] | None = None
+        # Tiny values take ten times as much memory as their text: so long a text that of the least
+        # transcript (`_LEAST_BYTES` in `gateway/conversations/known_prefixes.py`).
+        if len(raw) > 2**14:
+            self._read(values, raw, command)
 
     @property
     def identity(self) -> int:
@@ -94,9 +98,8 @@ class CallArguments:
 
     @property
     def formal_words(self) -> frozenset[str]:
-        """The words of the queries, programs and long commands in the arguments."""
-        if self._asked is not None:
-            self._read(*self._asked)
+        """The words of the queries, programs and long commands in the arguments, when these have
+        been read."""
         if self._formal_words is None:
             self._formal_words = frozenset(_WORD.findall(" ".join(self._formal).lower()))
             self._formal = []
@@ -127,10 +130,10 @@ class CallArguments:
         elif _read_value("", raw[:MAX_CHARS], names, words=words) and is_formal(raw[:MAX_CHARS]):
             self._formal.append(raw[:MAX_CHARS])
         if command is None:
-            formal = " ".join(self._formal)
+            self._named = " ".join(self._formal), words
         else:
             formal = command[:MAX_CHARS]
-        self._named = formal, formal.split() if command is not None else words
+            self._named = formal, formal.split()
         names.sort()
         self._identity = hash(tuple(names))
         self._words = frozenset(words[:MAX_WORDS])

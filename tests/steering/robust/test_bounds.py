@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import tracemalloc
+
 import pytest
 
 from gateway.core.ledger.ledger import Ledger
 from gateway.core.monitors import MonitorSettings, make_suite
+from gateway.core.step import Action, Step
 from gateway.steering.evidence.action_facts import describe
 from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.outcomes import failure_line
@@ -23,6 +28,21 @@ def test_monitors_keep_what_they_know_of_files_and_programs_bounded() -> None:
             ledger.observe(step("bash", {"command": f"python job_{i}.py"}, f"KeyError: 'k{i}'"))
         )
     assert suite.readings().scores["edit_revert"] == 0.0
+
+
+def test_values_of_long_arguments_are_not_held_with_a_step() -> None:
+    """12,000 numbers take ten times the memory of their text, and a ledger keeps many steps."""
+    arguments = json.dumps({f"k{number}": number for number in range(12_000)})
+    long = Step(index=0, actions=(Action(name="store", arguments=arguments),))
+    describe(long)  # what is remembered of names
+    tracemalloc.start()
+    facts = describe(long)
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < len(arguments)
+    short = describe(Step(index=0, actions=(Action(name="store", arguments='{"k0": 0}'),)))
+    assert facts.actions[0].question != short.actions[0].question
 
 
 def test_many_suspect_lines_are_given_up_on() -> None:
