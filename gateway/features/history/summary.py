@@ -33,7 +33,8 @@ class SessionSums(Struct, kw_only=True):
     tokens: Tokens = Tokens()  # by kind, each counted once
     usd: float = 0.0  # US dollars of the calls with a known price
     unpriced: int = 0  # tokens of calls whose price is unknown
-    dearest: float = 0.0  # US dollars of the one that cost most
+    # US dollars of the session, with its sub-agents, or of the sub-agent that cost most
+    dearest: float = 0.0
     # steps of which the log has only a part, by `CallCost.at_least`
     floors: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -132,10 +133,11 @@ def summarise(readings: Sequence[SessionReading]) -> Summary:
     summary.read.copies = len(readings) - len(ordered)
     parents = {reading.id: reading.parent for reading in ordered}
     names = names_of(ordered)
+    spent = defaultdict[tuple[str, str, str], float](float)  # by session, kind of rows and row
     for reading in ordered:
         root = root_of(reading, parents)
         summary.titles.setdefault(root, root[:ID_CHARACTERS])
-        _add_calls(summary, reading, root=root, agent=names.get(reading.id, ""))
+        _add_calls(summary, reading, spent, root=root, agent=names.get(reading.id, ""))
         summary.titles[reading.id] = reading.title or reading.id[:ID_CHARACTERS]
         _add_session(summary, reading)
         _add_facts(summary, reading)
@@ -177,9 +179,16 @@ def _from(step: int, parts: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(part for part in parts if part.step >= step)
 
 
-def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: str) -> None:
-    """Add the calls of a session to the sums."""
-    spent = defaultdict[tuple[str, str], float](float)
+def _add_calls(
+    summary: Summary,
+    reading: SessionReading,
+    spent: defaultdict[tuple[str, str, str], float],
+    *,
+    root: str,
+    agent: str,
+) -> None:
+    """Add the calls of a session to the sums, and to what each has `spent`."""
+    met: set[tuple[str, str]] = set()
     for call in reading.calls:
         names = {
             "project": reading.place,
@@ -198,12 +207,14 @@ def _add_calls(summary: Summary, reading: SessionReading, *, root: str, agent: s
         summary.total.add(own)
         for place in names.items():
             kind, name = place
-            own.sessions = place not in spent and (kind == "sub-agents" or not reading.parent)
-            spent[place] += own.usd
-            own.dearest = spent[place]
+            own.sessions = place not in met and (kind == "sub-agents" or not reading.parent)
+            met.add(place)
+            whose = (reading.id if kind == "sub-agents" else root, kind, name)
+            spent[whose] += own.usd
+            own.dearest = spent[whose]
             summary.parts[kind].setdefault(name, SessionSums()).add(own)
     if not reading.parent:
-        rows = Counter(kind for kind, _ in spent)
+        rows = Counter(kind for kind, _ in met)
         summary.ends.divided.update(kind for kind, number in rows.items() if number > 1)
 
 

@@ -88,6 +88,7 @@ def test_the_session_row_holds_what_its_sub_agents_cost(home: Path, capsys: Capt
     out = screen(capsys)
     assert "session Review all open pull requests. 1 21 23.1k $0.0945" in out
     assert "Rename the page. 1 4 4.4k $0.018" in out
+    assert "model claude-sonnet-4-5-20250929 2 25 27.5k $0.113 $0.0945" in out
 
 
 def test_opencode_names_a_sub_agent_in_its_title(home: Path, capsys: Capture) -> None:
@@ -363,7 +364,7 @@ def test_an_alarm_is_counted_by_what_it_says(home: Path, capsys: Capture) -> Non
     out = screen(capsys)
     said = "the person stopped the agent three times within twelve steps"
     assert f'Alarms: `gateway wrap` would have raised 2 alarms in 2 sessions: 2 x "{said}" (' in out
-    assert "(interruptions and rejections of one step count once)." in out
+    assert "(once a step, plans and questions aside)." in out
     assert (
         f"right after, each the newest session first: 1. shop, Feb 2: {said} gateway history show"
         in out
