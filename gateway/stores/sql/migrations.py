@@ -1,11 +1,12 @@
 """The migrations that create the tables of both databases, from scripts: `tables.sql` here, and the
-`schema.sql` of each database, whose types and options of tables it gives by their names there."""
+`schema.sql` of each database, whose types and options of tables its `types.toml` gives."""
 
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gateway.data_files import read_toml
 from gateway.hooks import ORDER, features, paths
 from gateway.observability.logging import get_logger
 from gateway.values import Texts, Value, by_name
@@ -27,8 +28,9 @@ class Migration(Value):
     breaks_older: bool = False
 
 
-def migrations(package: str, types: Texts) -> tuple[Migration, ...]:
+def migrations(package: str) -> tuple[Migration, ...]:
     """The migrations of a database, in its types."""
+    types = read_toml(package, "types.toml")
     shared = parts_of(Path(__file__).with_name("tables.sql"))
 
     def columns(match: re.Match[str]) -> str:

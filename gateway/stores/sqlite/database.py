@@ -32,17 +32,8 @@ from gateway.stores.sqlite.files import FileIdentity, locked, translate
 from gateway.tasks import on_disk
 from gateway.values import T
 
-_TYPES = {
-    **dict.fromkeys(("text", "name", "json"), "TEXT"),
-    **dict.fromkeys(("integer", "boolean"), "INTEGER"),
-    "real": "REAL",
-    "blob": "BLOB",
-    "key": "INTEGER PRIMARY KEY AUTOINCREMENT",
-    **dict.fromkeys(("by_key", "often_changed"), " WITHOUT ROWID"),
-}
-
 # Every change a file needs, in order.
-MIGRATIONS = migrations("gateway.stores.sqlite", _TYPES)
+MIGRATIONS = migrations("gateway.stores.sqlite")
 
 _APPLIED = "INSERT INTO migrations (name, applied_at) VALUES (?, unixepoch('subsec'))"
 
