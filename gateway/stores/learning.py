@@ -9,6 +9,7 @@ from dataclasses import field
 from types import MappingProxyType
 
 from gateway.core.pattern import Pattern, Status, Tier
+from gateway.data_files import read_toml
 from gateway.values import FieldDict, Texts, Value, frozen
 
 
@@ -44,19 +45,8 @@ class OfLesson:
 # of what was asked.
 JOBS = "read"
 ANSWERS = "answer"
-# Kinds of a person's message, and what each means. Source: the labelled sessions.
-KINDS: Texts = MappingProxyType(
-    {
-        "new": "a new task, or the next step that was foreseen",
-        "go": "go on, approval, thanks",
-        "ask": "a question without criticism",
-        "fix": "what the agent delivered is wrong, incomplete or does not work",
-        "steer": "corrects how the agent works, or what it was about to do",
-        "design": "a decision about the product, no mistake of the agent",
-        "info": "an answer, context or output that the agent asked for",
-        "other": "none of these",
-    }
-)
+# Kinds of a person's message, and what each means.
+KINDS: Texts = MappingProxyType(read_toml(__package__, "message_kinds.toml"))
 READER = "reader"  # source of the answers of `reader.model`, which are no verdicts
 TITLE = "title"  # metric of the title that it gave a run
 MARK = "mark"  # kind of the evidence that a person marked a call: a rule is to be given there

@@ -108,7 +108,8 @@ class ModelInfo:
 class ModelList(Protocol):
     """Looks models up."""
 
-    # the day of its prices as `date`, YYYY-MM-DD, and for people their `source`
+    # the day of its prices as `date`, YYYY-MM-DD; for people their `source`, and the `file` of a
+    # list that is kept
     about: Fields
 
     def capabilities(self, model: str) -> ModelInfo | None:

@@ -241,6 +241,17 @@ def test_a_log_that_is_not_there(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_page_of_a_run_that_is_not_there_is_not_opened(
+    log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No address is printed, and no gateway started."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", log)
+    assert main(["dashboard", "nope"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "gateway: there is no run 'nope'\n"
+
+
 def test_migrating_for_a_machine(command: Run, log: str) -> None:
     """One JSON object."""
     assert json.loads(command("migrate", "--json")) == {"path": log, "ok": True}

@@ -1,18 +1,19 @@
 """`gateway dashboard`: the pages of a gateway that runs, or of one for the occasion."""
 
+import asyncio
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway.auth.authenticator import process_key
+from gateway.backends import Stores
 from gateway.commands.declared import declare
 from gateway.commands.serve import loaded
-from gateway.commands.store import found_storage
-from gateway.config import config_file, load_settings
-from gateway.config.storage import is_there
-from gateway.errors import ConfigError
+from gateway.commands.store import found_storage, kept, reported, run_on
+from gateway.config import Settings, config_file, load_settings
 from gateway.process.running_gateways import running_gateways
 
 
@@ -27,8 +28,8 @@ def _dashboard(args: Namespace) -> int:
     path = config_file(args.config)
     settings = load_settings(path, upstreams=False)
     storage = found_storage(settings.storage, args.run_id)
-    if not storage.shared and (storage.in_memory or not is_there(storage.path)):
-        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
+    with reported():
+        asyncio.run(run_on(_known, replace(settings, storage=storage), args))
     page = "/dashboard"
     if args.run_id:
         page = f"/dashboard/runs/{args.run_id}"
@@ -49,6 +50,15 @@ def _dashboard(args: Namespace) -> int:
     if serve(load(), load, path, listening=announce):
         return 0
     return 1
+
+
+async def _known(stores: Stores, _settings: Settings, args: Namespace) -> None:
+    """Raises: ConfigError: a run is named that is not there."""
+    from gateway.api.runs import run_named
+
+    if args.run_id:
+        run = await run_named(stores.runs, args.run_id, None)
+        args.run_id = kept(run, f"there is no run {args.run_id!r}").id
 
 
 def _key_line(key: str) -> str:

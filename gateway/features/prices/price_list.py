@@ -131,7 +131,8 @@ def list_of(kept: str) -> PriceList | None:
         return shipped
     try:
         listed = PriceList(Path(kept))
-        listed.about = msgspec.json.decode(listed.text.readline(), type=dict[str, str])
+        about = msgspec.json.decode(listed.text.readline(), type=dict[str, str])
+        listed.about = {**about, "file": kept}
     except FileNotFoundError:
         return shipped
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.backends import Stores
 from gateway.core.pattern import Status
+from gateway.data_files import read_toml
 from gateway.features.reports.savings import read_savings
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.filters import RunFilter
@@ -22,15 +23,7 @@ from gateway.values import FieldDict
 _WEEK_S = BUCKET_S["week"]
 _STRETCHES = 5
 _SAID = 3
-_PARTS = {
-    "Team": "tag:team",
-    "Project": "tag:project",
-    "Model": "model",
-    "Person": "tag:owner",
-    "Client": "agent",
-    "Key": "key",
-    "Login": "tag:paid",
-}
+_PARTS = read_toml(__package__, "week.toml")
 
 
 def monday_of(day: str | None, now: float) -> int:

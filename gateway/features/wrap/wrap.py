@@ -48,7 +48,7 @@ from gateway.stores.stopped_by import Stop
 from gateway.text import formatting
 from gateway.text.page import page_templates
 from gateway.text.sanitize import one_line
-from gateway.upstream.model_costs import age_note
+from gateway.upstream.model_costs import age_note, default_list
 from gateway.values import FieldDict, Fields, frozen
 from gateway.wire.coerce import as_json_value
 
@@ -147,6 +147,9 @@ def _by_own(options: WrapOptions, own: OwnGateway, budget: BudgetSettings | None
         say(f"to stop or raise it from another terminal, its admin key: {process_key()}")
         if not options.quiet:
             own.server.asked = _ask
+    prices = getattr(default_list(), "about", {})
+    if "file" in prices and not options.as_json:
+        say(one_line("prices of {date}, from the list in {file}".format(**prices), 300))
     status = _run(options, own.url, done=f"is {_done_by(own)}; see it at")
     traces = _read(partial(_own_traces, own), say)
     _report(options, status, traces, send=lambda *said: own.call(keep_outcome(runtime, *said)))

@@ -74,7 +74,8 @@ def test_a_newer_list_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     about = {"date": "2026-06-11", "source": os.path.abspath(NAME)}
     assert main(["prices", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"models": 2, **about}
+    shown = {"models": 2, "file": str(kept.absolute()), **about}
+    assert json.loads(capsys.readouterr().out) == shown
     assert main(["prices"]) == 0
     line = f"prices of 2026-06-11, from {os.path.abspath(NAME)}\n"
     assert capsys.readouterr().out == f"2 models, {line}"

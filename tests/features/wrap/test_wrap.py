@@ -199,6 +199,22 @@ def test_a_check_reports_the_outcome(
     assert run["outcome"] == outcome
 
 
+def test_a_list_of_prices_that_is_kept_is_named(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """With its date, before the command runs: that may have written the list."""
+    kept = tmp_path / "kept.db-prices.json"
+    about = {"date": "2026-06-11", "source": "the installed LiteLLM"}
+    kept.write_text(f"{json.dumps(about)}\n{{}}")
+    storage = {"GATEWAY_STORAGE__PATH": str(tmp_path / "kept.db")}
+    agent = [sys.executable, "-c", AGENT, "1", "0"]
+    for words, shown in (((), True), (("--json",), False)):
+        ended = wrapped(tmp_path, upstream, *words, "--", *agent, **storage)
+        line = f"gateway: prices of 2026-06-11, from the list in {kept}"
+        assert (ended.stderr.splitlines()[0] == line) is shown, ended.stderr
+    kept.unlink()
+    ended = wrapped(tmp_path, upstream, "--", *agent, **storage)
+    assert "the list in" not in ended.stderr
+
+
 def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """After two calls the agent gets an answer that says so, which no model was asked for."""
     agent = [sys.executable, "-c", AGENT, "3", "0"]
