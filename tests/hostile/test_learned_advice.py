@@ -412,7 +412,8 @@ async def attack(
     """What is wrong after so many hostile and private cases."""
     learning = {"trials": "on", "interval_s": 0.02, "per_run": 50}
     stores = await open_stores(StorageSettings(path=str(folder / "runs.db")))
-    await state(stores, 0, "Use gradle, not maven.", tenant="acme", project=CUSTOMERS[0])
+    said = {"tenant": "acme", "project": CUSTOMERS[0], "doing": "gradle test"}
+    await state(stores, 0, "Use gradle, not maven.", **said)
     await stores.close()
     server = start(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from gateway.backends import Stores, open_stores
@@ -103,13 +104,17 @@ async def typed(stores: Stores, number: int, *messages: str) -> None:
 
 
 async def finished(stores: Stores, count: int) -> list[ReaderJob]:
-    """All jobs, as soon as so many of them are over."""
+    """All jobs, as soon as so many of them are over. The wait ends a hang: it begins again with
+    each job that ends."""
 
-    async def over() -> bool:
+    async def more_over(before: int) -> int:
         counts = Counter(await stores.learning.count_jobs(JOBS))
-        return counts["done"] + counts["failed"] >= count
+        now = counts["done"] + counts["failed"]
+        return now if now > before else 0
 
-    await until_async(over)
+    over = 0
+    while over < count:
+        over = await until_async(partial(more_over, over))
     return await jobs_of(stores)
 
 

@@ -80,7 +80,9 @@ def places(
 
 async def plant(folder: Path, count: int) -> None:
     with ScriptedUpstream(default=deploying) as upstream:
-        config = settings(upstream, str(folder / "runs.db"), tokens_per_day=10**7)
+        config = settings(
+            upstream, str(folder / "runs.db"), tokens_per_day=10**7, usd_per_day=1000.0
+        )
         config["default_upstream"] = {"api_base": upstream.base_url, "api_key": "sk-any"}
         config["logging"] = {"level": "debug"}
         with GatewayProcess(
