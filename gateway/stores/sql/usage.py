@@ -43,15 +43,16 @@ WITH RECURSIVE names (name) AS (
         ORDER BY r.experiment LIMIT 1)
     FROM names WHERE names.name IS NOT NULL
 ), newest AS MATERIALIZED (
-    SELECT r.agent, r.arm, r.counts, r.tags, r.mode FROM runs AS r WHERE {condition}
-    ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
+    SELECT r.agent, r.arm, CASE WHEN {is_live} THEN r.tags END AS tags,
+        r.counts -> 'models' AS models, r.counts -> 'failure_types' AS failure_types
+    FROM runs AS r WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
 )
 SELECT 'experiments', name FROM names
 UNION ALL SELECT DISTINCT 'agents', agent FROM newest
 UNION ALL SELECT DISTINCT 'arms', arm FROM newest
-UNION ALL SELECT DISTINCT 'tags', CAST(tags AS TEXT) FROM newest AS r WHERE {is_live}
-UNION ALL SELECT DISTINCT 'models', k.key FROM newest, {models}
-UNION ALL SELECT DISTINCT 'failure_types', k.key FROM newest, {failure_types}
+UNION ALL SELECT DISTINCT 'tags', CAST(tags AS TEXT) FROM newest
+UNION ALL SELECT DISTINCT 'models', CAST(models AS TEXT) FROM newest
+UNION ALL SELECT DISTINCT 'failure_types', CAST(failure_types AS TEXT) FROM newest
 """
 
 
@@ -149,13 +150,12 @@ async def facets(runs: RunFilter, newest: int, forms: SqlForms, connection: Conn
         condition=condition,
         newest=newest,
         is_live=IS_LIVE,
-        models=forms.keys("newest.counts", "models"),
-        failure_types=forms.keys("newest.counts", "failure_types"),
     )
     for kind, value in await connection.fetch(sql, **values):
         if value:
             found[kind].add(value)
-    found["tags"] = {name for text in found["tags"] for name in orjson.loads(text)}
+    for kind in ("tags", "models", "failure_types"):
+        found[kind] = {name for text in found[kind] for name in orjson.loads(text) or ()}
     return Facets(**{kind: tuple(sorted(names)) for kind, names in found.items()})
 
 
