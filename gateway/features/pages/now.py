@@ -40,7 +40,7 @@ async def show(visit: Visit) -> Page:
     # By severity, then by how long they are stuck, then by what they cost.
     live = sorted([one for one in found if not one.run.stopped], key=_worst, reverse=True)
     begun = bucket_start(now, "day")
-    today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
+    points = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
     recent = PageRequest(limit=LIVE_RUNS, sort="updated_at")
     wanted = RunFilter(tenant=tenant, mode=LIVE, stopped=ANY, since=now - LONGEST_S)
     stops = (await store.list_runs(wanted, recent)).runs
@@ -60,8 +60,8 @@ async def show(visit: Visit) -> Page:
         "stopped": stopped,
         "shown_stops": _STOPS,
         "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
-        "spending": _spending(found, today),
-        "today": today[0] if today else UsagePoint(start=begun),
+        "spending": _spending(found),
+        "today": points[0] if points else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "parts": [part for part in parts if not part.wide],
         "wide_parts": [part for part in parts if part.wide],
@@ -80,16 +80,13 @@ def _worst(one: LiveRun) -> tuple[int, int, float]:
     return SEVERITIES.index(one.severity), one.stuck_steps, one.run.totals.cost_usd or 0.0
 
 
-def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str, float | None]:
-    """Cost of active runs: in the last `SPENT_S` seconds, as an hourly rate, and in all, with the
-    part that is estimated; and of all calls today. None where no price is known."""
-    recent = reduce(plus, (one.spent_usd for one in live), None)
+def _spending(live: Sequence[LiveRun]) -> dict[str, float | None]:
+    """Cost of active runs: in the last `SPENT_S` seconds, and in all, with the part that is
+    estimated. None where no price is known."""
     return {
-        "recent_usd": recent,
-        "hourly_usd": None if recent is None else recent * 3600 / SPENT_S,
+        "recent_usd": reduce(plus, (one.spent_usd for one in live), None),
         "total_usd": reduce(plus, (one.run.totals.cost_usd for one in live), None),
         "total_estimated": sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
-        "today_usd": reduce(plus, (point.cost_usd for point in today), None),
     }
 
 
@@ -104,7 +101,7 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun]) -> FieldDict:
     shared = [v for v in views if v["scope"] not in ("run", "tree", None) and v["limits"]]
     used = {}
     for run in (one.run for one in live):
-        found = [of_subject.get(name) for name in (run.id, run.conversation_id)]
-        if known := [view for view in found if view]:
-            used[run.id] = max(known, key=lambda view: view["used"])
+        names = (run.id, run.conversation_id)
+        if found := [of_subject[name] for name in names if name in of_subject]:
+            used[run.id] = max(found, key=lambda view: view["used"])
     return {"budgets": shared[:_BUDGETS], "used": used, "amount": amount}

@@ -274,7 +274,6 @@ async def show(visit: Visit) -> Page:
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
     run = trace.run
     settings = visit.runtime.settings
-    calls = run.totals.calls
     values = {
         "title": f"Run {run.id}",
         "run": run,
@@ -284,9 +283,7 @@ async def show(visit: Visit) -> Page:
         "monitors": MONITORS,
         "data": step_data(chart),
         "budget": settings.steering.token_budget,
-        "tokens": run.totals.tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
-        "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
         "arms": MODES,
         "keeps_texts": settings.storage.store_content,
     }
@@ -363,11 +360,9 @@ async def set_outcome(visit: Visit) -> Page:
 async def _acts(visit: Visit, subjects: list[str]) -> list[FieldDict]:
     """The comments on a run, and what people did to it, newest first."""
     store = visit.runtime.opened.stores.changes
-    if store:
-        found = await store.find(subjects=subjects, limit=_MOST_ACTS)
-    else:
-        found = []
-    return [act_view(each) for each in found]
+    if not store:
+        return []
+    return [act_view(each) for each in await store.find(subjects=subjects, limit=_MOST_ACTS)]
 
 
 async def _transcript(visit: Visit, after: int) -> FieldDict:

@@ -55,11 +55,11 @@ class Removal:
                 batch = pks[: self._upkeep.conversations_at_once]
                 del pks[: len(batch)]
                 number, freed = await self._remove_conversations(batch, surplus)
+                removed += number
                 if freed is None:
                     surplus = await self._engine.number(self._upkeep.used) - limit
                 else:
-                    surplus = surplus - freed
-                removed += number
+                    surplus -= freed
 
     async def _select(
         self, table: str, conversation: str, which: str, bound: float, limit: int
@@ -85,8 +85,8 @@ class Removal:
             return len(chosen), len(runs), freed
 
         conversations, runs, freed = await self._engine.transact(work, patient=True)
-        self.conversations = self.conversations + conversations
-        self.runs = self.runs + runs
+        self.conversations += conversations
+        self.runs += runs
         return conversations, freed
 
     async def _remove(self, tables: Texts, pks: list[int], connection: Connection) -> None:
