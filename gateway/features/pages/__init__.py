@@ -3,9 +3,11 @@
 What they change and show, they ask of the control plane (`gateway/api`)."""
 
 OFFERS = (
+    "pages:COUNTING",
     "pages:Page",
     "pages:PageRoute",
     "pages:Visit",
+    "pages:counted",
     "pages:kept",
     "pages:redirect",
 )

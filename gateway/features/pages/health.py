@@ -1,19 +1,18 @@
 """Pages about many runs: the health of the selected ones, and the audit log."""
 
-import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from gateway.api.audit import acts_of, audit_log
 from gateway.core.monitors import MONITORS
-from gateway.features.pages.pages import Page, Visit
+from gateway.features.pages.pages import Page, Visit, counted
 from gateway.features.pages.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.wrong_alarms import alarms_by_project
 from gateway.stores.filters import STATES
-from gateway.stores.health import HEALTH_RUNS, SHOWN_RUNS, HealthSummary
+from gateway.stores.health import SHOWN_RUNS, HealthSummary
 from gateway.stores.severity import DANGER_COMPOSITE, SEVERITIES, WARN_COMPOSITE, severity_of
 from gateway.stores.totals import RULES
-from gateway.text.formatting import counted, percent
 from gateway.values import FieldDict
 
 
@@ -35,52 +34,36 @@ _MOST_LISTED = 12
 
 async def show_health(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
-    newest = SHOWN_RUNS
+    runs = chosen(visit)
+    read = partial(visit.runtime.runs.health_summary, runs)
     if visit.values["every"]:
-        newest = HEALTH_RUNS
-    read = visit.runtime.runs.health_summary(chosen(visit), newest=newest)
-    lost = 0
-    if visit.tenant is None:
-        lost = visit.runtime.unsteered.unrecorded.total()
+        summary = await counted(visit, runs.summed, read, "health", visit.query())
+    else:
+        summary = await read(newest=SHOWN_RUNS)
     places = visit.runtime.services.steerer.places.listed()
     closed = [each for each in places if visit.tenant in (None, each[0].tenant)]
-    shown = {
+    shown: FieldDict = {
         "link": visit.query,
         "closed": closed,
+        "unrecorded": visit.tenant is None and visit.runtime.unsteered.unrecorded.total(),
         "wrong": await alarms_by_project(visit.runtime.opened.stores, visit.tenant),
     }
+    if summary:
+        shown |= health_values(summary)
     if visit.fragment:
-        values = {**shown, **health_values(await read, lost)}
-        return Page(template="health_body.html", values=values)
-    summary, filters = await asyncio.gather(read, filter_values(visit))
-    values = {"title": "Health", **shown, **health_values(summary, lost), **filters}
+        return Page(template="health_body.html", values=shown)
+    values = {"title": "Health", **shown, **await filter_values(visit)}
     return Page(template="health.html", values=values)
 
 
-def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
-    """The values of the page: the summary, and what is drawn. `unrecorded`: unsteered calls
-    since the start of the process that no run has."""
-    calls = summary.calls
-    judged = summary.success_runs + summary.failure_runs
-    fine = summary.severity_runs.get("low", 0)
+def health_values(summary: HealthSummary) -> FieldDict:
+    """The values of the page: the summary, and what is drawn."""
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
-    part = "none"
-    if calls:
-        part = percent(sum(summary.unsteered.values()) / calls, 1)
-    note = f"Forwarded without a decision, and recorded: {part} of the calls."
-    if unrecorded:
-        note += f" {counted(unrecorded, 'call')} since the start could not be recorded: the "
-        note += "conversation was not found, or the body was too large to read."
     return {
         "summary": summary,
-        "success_rate": summary.success_runs / judged if judged else None,
-        "judged": judged,
-        "overhead_ms": summary.overhead_ms / calls if calls else None,
-        "latency_s": summary.latency_s / calls if calls else None,
         "lines": {"warn": WARN_COMPOSITE, "danger": DANGER_COMPOSITE},
         "severity_order": SEVERITIES,
         "severities": parts_of(summary.severity_runs, SEVERITIES),
-        "fine_share": fine / summary.total_runs if summary.total_runs else None,
         "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
         "states": parts_of(summary.states, STATES),
         "fires": ranked(fires),
@@ -89,7 +72,6 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> FieldDict:
         "unsteered": ranked(
             {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
         ),
-        "unsteered_note": note,
         "agents": [(agent, severity_of(agent.peak_composite)) for agent in summary.by_agent],
     }
 

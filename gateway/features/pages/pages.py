@@ -1,9 +1,11 @@
 """Pages as ASGI applications: access, errors and templates."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import field, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -23,11 +25,11 @@ from gateway.features.pages.security_headers import SECURITY_HEADERS
 from gateway.hooks import given, paths
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.controls import STEERING
-from gateway.stores.filters import STATES
+from gateway.stores.filters import STATES, RunFilter
 from gateway.stores.protocols import StoreError
 from gateway.stores.severity import SEVERITY_WORDS
 from gateway.stores.sql.audit_log import persons_name
-from gateway.tasks import off_loop
+from gateway.tasks import off_loop, spawn
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.model_costs import age_note
 from gateway.values import Fields, Texts, frozen
@@ -134,20 +136,49 @@ def base_url(visit: Visit) -> str:
     return f"{'https' if secure else 'http'}://{host}"
 
 
+# The page of what is not counted yet; a script looks again.
+COUNTING = Page(template="counting.html", values={"title": "Being counted"})
+_ANSWERED_S = 0.1  # after which the page that asked for a count has been sent
 _KEPT_S = 30.0  # most that what `kept` gives is behind
 _MOST_KEPT = 50
-_KEPT: dict[tuple[object, ...], Any] = {}
+_KEPT: dict[tuple[object, ...], Any] = {}  # None: being counted
 
 
 async def kept(visit: Visit, read: Callable[[], Awaitable[T]], *about: object) -> T:
     """The result of `read`, read once for all who look within _KEPT_S. `about`: what it depends on
     besides the tenant."""
-    key = (time.time() // _KEPT_S, visit.runtime.opened.stores.runs, visit.tenant, *about)
+    key = _key(visit, about)
     found = _KEPT.get(key) or await read()
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
     _KEPT[key] = found
     return found
+
+
+def _key(visit: Visit, about: tuple[object, ...]) -> tuple[Any, ...]:
+    now = time.time() // _KEPT_S
+    return now, visit.runtime.opened.stores.runs, visit.tenant, *about
+
+
+async def counted(
+    visit: Visit, runs: RunFilter, read: Callable[[], Awaitable[T]], *about: object
+) -> T | None:
+    """As `kept`, for what is counted over all `runs` that match. Where they are many, no page waits
+    for it: it is counted beside, meanwhile the last count is given, None without one."""
+    now, *rest = _key(visit, about)
+    if (now, *rest) not in _KEPT:
+        count = partial(kept, visit, read, *about)
+        if (await visit.runtime.runs.newest_runs(runs)).every:
+            return await count()
+        _KEPT[now, *rest] = None
+        spawn(_beside(count))
+    return _KEPT.get((now, *rest)) or _KEPT.get((now - 1, *rest))
+
+
+async def _beside(count: Callable[[], Awaitable[object]]) -> None:
+    await asyncio.sleep(_ANSWERED_S)
+    with suppress(StoreError):  # a look after _KEPT_S tries again
+        await count()
 
 
 Handler = Callable[[Visit], Awaitable[Page]]
@@ -252,11 +283,15 @@ class PageEndpoint:
             _KEPT.clear()
         if form and page.status < 400 and not (self._page.public or self._page.report):
             await self._note(visit, page)
-        store = self._runtime.store_health()
-        off = self._runtime.holds.find((STEERING,))
-        shared = {"access": access, "path": scope["path"], "store": store, "steering_off": off}
-        shared["old_prices"] = age_note()
-        return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
+        shared = {
+            "access": access,
+            "path": scope["path"],
+            "store": self._runtime.store_health(),
+            "steering_off": self._runtime.holds.find((STEERING,)),
+            "old_prices": age_note(),
+            "tenant": values.get("tenant"),
+        }
+        return replace(page, values=shared | dict(page.values))
 
     async def _note(self, visit: Visit, page: Page) -> None:
         form = visit.form
@@ -268,10 +303,7 @@ class PageEndpoint:
         names.append(form.get("tenant"))
         subject = next((str(name) for name in names if name), "")
         other = ("action", "subject")
-        if "account" in form:
-            kind = "budget"
-        else:
-            kind = kind_of(self._page.path)
+        kind = "budget" if "account" in form else kind_of(self._page.path)
         said = {name: value for name, value in form.items() if value and name not in other}
         await note(visit.runtime, visit.access, kind, act=act, subject=subject, said=said)
 
@@ -309,7 +341,7 @@ async def _send(send: Send, page: Page) -> None:
         *SECURITY_HEADERS,
         *page.headers,
     ]
-    if not any(name == b"cache-control" for name, _ in page.headers):
+    if b"cache-control" not in dict(page.headers):
         headers.append((b"cache-control", b"no-store"))
     if page.location:
         headers.append((b"location", page.location.encode("ascii", "replace")))

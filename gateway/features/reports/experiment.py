@@ -68,10 +68,7 @@ def report(
     for run in runs:
         if run.arm is not None:
             first.setdefault(run.unit, run.arm)
-    if shares is None:
-        ratio = None
-    else:
-        ratio = sample_ratio(Counter(first.values()), shares)
+    ratio = None if shares is None else sample_ratio(Counter(first.values()), shares)
     times = [run.started_at for run in runs]
     return ExperimentReport(
         experiment=experiment,

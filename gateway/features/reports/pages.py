@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from gateway.api.params import TenantParameter, Text, naming
-from gateway.features.pages.pages import Page, PageRoute, Visit, kept
+from gateway.features.pages.pages import COUNTING, Page, PageRoute, Visit, counted, kept
 from gateway.features.reports.api import (
     experiment_report,
     experiments,
@@ -17,8 +17,8 @@ from gateway.features.reports.results import ExperimentReport, effects_of
 from gateway.features.reports.savings import Saving, read_savings
 from gateway.features.reports.week import monday_of, read_week
 from gateway.steering.experiments import MODES
-
-_DAY_S = 86_400.0
+from gateway.stores.filters import RunFilter
+from gateway.stores.usage import BUCKET_S
 
 
 async def show_list(visit: Visit) -> Page:
@@ -39,7 +39,9 @@ async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
     experiment = visit.scope["path_params"]["experiment_id"]
     read = partial(experiment_report, visit.runtime, experiment, visit.tenant)
-    return _results(await kept(visit, read, "experiment", experiment))
+    runs = RunFilter(tenant=visit.tenant, experiment=experiment)
+    found = await counted(visit, runs, read, runs)
+    return _results(found) if found else COUNTING
 
 
 async def show_pilot(visit: Visit) -> Page:
@@ -71,7 +73,9 @@ async def show_week(visit: Visit) -> Page:
     with naming("date"):
         monday = monday_of(visit.values["date"], time.time())
     read = partial(read_week, visit.runtime.opened.stores, monday, visit.tenant)
-    return Page(template="week.html", values=await kept(visit, read, "week", monday))
+    runs = RunFilter(tenant=visit.tenant, since=monday - BUCKET_S["week"])
+    found = await counted(visit, runs, read, runs)
+    return Page(template="week.html", values=found) if found else COUNTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,21 @@ class SavingsPart:
 
     template: ClassVar = "now_savings.html"
     wide: ClassVar = True
-    rows: Sequence[Saving]  # as the ledger orders them
+    rows: Sequence[Saving]  # as the ledger orders them; empty while they are counted
 
 
 async def now_part(visit: Visit, _shown: Set[str]) -> SavingsPart:
     """The part of the page Now."""
     now = time.time()
     stores = visit.runtime.opened.stores
+    since = now - BUCKET_S["week"]
+    runs = RunFilter(tenant=visit.tenant, since=since).summed
 
     async def read() -> SavingsPart:
-        found, _ = await read_savings(stores, now - 7 * _DAY_S, now, tenant=visit.tenant)
+        found, _ = await read_savings(stores, since, now, tenant=visit.tenant)
         return SavingsPart(found)
 
-    return await kept(visit, read, "savings")
+    return await counted(visit, runs, read, "savings") or SavingsPart(())
 
 
 PAGES = (

@@ -13,6 +13,7 @@ from gateway.backends import Stores
 from gateway.features.reports.winsorised_means import FEWEST_UNITS, Spent, reach, total
 from gateway.stores.learning import JOBS
 from gateway.stores.totals import ExperimentRun
+from gateway.tasks import off_loop
 from gateway.text.formatting import count, counted, money, percent
 from gateway.upstream.token_estimates import BYTES_PER_TOKEN
 from gateway.values import Value
@@ -41,11 +42,11 @@ async def read_savings(
 ) -> tuple[list[Saving], Runs]:
     """The ledger of the runs that began at or after `since` and before `until` (epoch), and these
     runs. Raises: StoreError."""
-    begun = await stores.runs.experiment_runs(None, tenant=tenant, since=since)
-    runs = [run for run in begun if run.started_at < until]
+    runs = await stores.runs.experiment_runs(None, tenant=tenant, since=since, until=until)
     tokens, usd = await stores.learning.spent(JOBS, tenant, since)
     later_tokens, later_usd = await stores.learning.spent(JOBS, tenant, until)
-    return savings(runs, tokens - later_tokens, max(0.0, usd - later_usd)), runs
+    spent = max(0.0, usd - later_usd)
+    return await off_loop(savings, runs, tokens - later_tokens, reader_usd=spent), runs
 
 
 def savings(runs: Runs, reader_tokens: int = 0, reader_usd: float = 0.0) -> list[Saving]:

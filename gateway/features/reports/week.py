@@ -47,8 +47,11 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> FieldDic
     earlier = RunFilter(tenant=tenant, since=monday - _WEEK_S, until=monday)
     savings, runs = await read_savings(stores, monday, until, tenant=tenant)
     costs = sorted(run.cost_usd for run in runs if run.cost_usd is not None)
-    fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
-    bad = [run for run, *f in fired if run_severity(run.composite_peak, *f) == "danger"]
+    bad = [
+        run
+        for run in runs
+        if run_severity(run.composite_peak, run.counts["fired"], run.counts["states"]) == "danger"
+    ]
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
     stopped = [run for run in runs if run.stopped]
     heard = [run for run in runs if run.human]

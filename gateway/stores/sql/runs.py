@@ -300,10 +300,16 @@ class RunStore:
         return await self._engine.view(partial(usage_of, query, self._forms))
 
     async def experiment_runs(
-        self, experiment: str | None, *, tenant: str | None, since: float | None = None
+        self,
+        experiment: str | None,
+        *,
+        tenant: str | None,
+        since: float | None = None,
+        until: float | None = None,
     ) -> list[ExperimentRun]:
-        """The live runs of an experiment, or of all (None), from `since` on, oldest first."""
-        wanted = RunFilter(tenant=tenant, experiment=experiment, since=since)
+        """The live runs of an experiment, or of all (None), begun from `since` on and before
+        `until`, oldest first."""
+        wanted = RunFilter(tenant=tenant, experiment=experiment, since=since, until=until)
         condition, values = where(wanted.summed, self._forms)
         found: list[ExperimentRun] = []
         after = "TRUE"

@@ -25,8 +25,10 @@ from msgspec.structs import replace
 
 from gateway.auth.authenticator import process_key
 from gateway.cli import main
+from gateway.features.pages import pages
 from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
+from gateway.stores.sql import runs as stored_runs
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from steering_gateway_testing.browser import Tab, chromium, new_tab, running
@@ -37,6 +39,7 @@ from steering_gateway_testing.control_plane import (
     client_of,
     operator_of,
 )
+from steering_gateway_testing.many_runs import write_runs
 from steering_gateway_testing.recorded_agents import Drive, read_runs, recorded_replies
 from tests.api.conftest import Start
 from tests.features.pages.test_session import call, kept, one, tokens
@@ -97,6 +100,27 @@ async def open_live(tab: Tab, url: str) -> None:
     """The page, once it is renewed by itself."""
     await tab.open(url)
     await tab.until("document.querySelector('#live').dataset.state === 'on'")
+
+
+async def test_what_is_being_counted_comes_by_itself(
+    start: Start, tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the live part of a page, or with the page; no call has to tell of a change."""
+    monkeypatch.setattr(stored_runs, "SPREAD_RUNS", 10)
+    monkeypatch.setattr(pages, "_ANSWERED_S", 5)
+    path = str(tmp_path / "many.db")
+    await write_runs(path, runs=25, steps=2, now=time.time())
+    server = start(storage={"path": path, "retention_days": 0})
+    for page, shown in {
+        "": ".ledger",
+        "/experiments/routing-2": ".title-row",
+        "/health?every=true": ".facts",
+    }.items():
+        await tab.open(f"{server.url}/dashboard{page}")
+        await tab.until(
+            f"document.querySelector('{shown}') && !document.querySelector('[data-again]')"
+        )
+    await quiet(tab, server)
 
 
 @contextlib.asynccontextmanager

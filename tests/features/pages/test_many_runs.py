@@ -121,8 +121,60 @@ def test_a_bounded_page_leads_on_to_all_that_match(
         assert f'<strong\n  id="total">{total}</strong>' in counted, query
         assert not re.search("more than|at least", counted), query
     assert "all of them" in httpx.get(f"{server.url}/dashboard/health").text
-    health_of_all = httpx.get(f"{server.url}/dashboard/health?every=true").text
+    health_of_all = counted_at(server.url, "/dashboard/health?every=true")
     assert "more match" not in health_of_all
+
+
+COUNTING = "Being counted"
+
+
+def counted_at(url: str, page: str) -> str:
+    """The page, when it has been counted."""
+    until = time.monotonic() + 120
+    while COUNTING in (text := httpx.get(f"{url}{page}").text):
+        assert time.monotonic() < until, page
+        time.sleep(0.02)
+    return text
+
+
+def figures(page: str) -> list[str]:
+    """The words with a digit; of the first page those of the ledger, where no rate changes."""
+    _, _, text = page.partition("What it saved" if "now-grid" in page else "<main")
+    plain = re.sub(r"<time.*?</time>|<[^>]+>", " ", text)
+    return [word for word in plain.split() if re.search("[0-9]", word)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "/dashboard",
+        "/dashboard/week?date={today}",
+        "/dashboard/experiments/routing-2",
+        "/dashboard/health?every=true",
+    ],
+)
+def test_no_page_waits_for_a_count_of_many_runs(
+    page: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it is being counted, and leads on; what comes is what few runs are told at once,
+    and later looks are shown it until it is counted again."""
+    path = str(tmp_path / "many.db")
+    asyncio.run(write_runs(path, runs=45, steps=4, now=time.time()))
+    server = start(storage={"path": path, "retention_days": 0})
+    monkeypatch.setattr(pages, "_KEPT_S", time.time() * 1.5)  # no second window begins
+    page = page.format(today=time.strftime("%Y-%m-%d", time.gmtime()))
+    at_once = httpx.get(f"{server.url}{page}").text
+    assert COUNTING not in at_once
+    assert figures(at_once)
+    httpx.post(f"{server.url}/dashboard/logout", data={"from": "test"})  # nothing is kept any more
+    monkeypatch.setattr(stored_runs, "SPREAD_RUNS", MOST)
+    first = httpx.get(f"{server.url}{page}").text
+    assert COUNTING in first
+    assert '<a href="">Look again</a>' in first
+    assert figures(counted_at(server.url, page)) == figures(at_once)
+    monkeypatch.setattr(pages, "_KEPT_S", pages._KEPT_S / 2)  # the next window has begun
+    monkeypatch.setattr(pages, "_ANSWERED_S", 3600)
+    assert COUNTING not in httpx.get(f"{server.url}{page}").text
 
 
 REPORTS = {

@@ -347,8 +347,10 @@
     }
   };
 
+  // What is still being counted is looked at again until it is there.
   const livePart = one("#live-part");
   const light = one("#live");
+  if (!livePart && one("[data-again]")) setTimeout(() => location.reload(), 1500);
   if (!livePart || !light) return;
   light.hidden = false;
   const PERIOD_MS = 1500;
@@ -364,6 +366,7 @@
     try { await (runPage ? runPage.refresh() : list()); } catch { showLive("off", "live off"); }
     last = performance.now();
     busy = false;
+    if (one("[data-again]", livePart)) due = true;
     if (due) update();
   };
   const showLive = (state, text) => {
@@ -386,5 +389,6 @@
   events.addEventListener("error", () => { lost = true; showLive("off", "reconnecting"); });
   for (const name of ["step", "outcome", "dropped"]) events.addEventListener(name, onChange);
   document.addEventListener("visibilitychange", update);
+  if (one("[data-again]", livePart)) { due = true; setTimeout(update, PERIOD_MS); }
   addEventListener("pagehide", () => events.close());
 })();

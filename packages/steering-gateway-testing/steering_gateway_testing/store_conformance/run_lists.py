@@ -457,6 +457,8 @@ async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
     assert [run.counts["models"] == run.models for run in found] == [True] * 3
     every = await stores.runs.experiment_runs(None, tenant=None, since=records.START + 1)
     assert [run.unit for run in every] == ["task-1", "task-2"]
+    before = await stores.runs.experiment_runs(None, tenant=None, until=records.START + 1)
+    assert [run.unit for run in before] == ["c0000"]
 
 
 async def reads_what_texts_came_to(stores: Stores) -> None:
