@@ -50,8 +50,9 @@ def config_warnings(settings: config.Settings, env: Texts) -> Iterator[str]:
         key = "default_upstream.api_key"
     for path, model in dict.fromkeys(named_models(settings)):
         if table.resolve(model) == [table.default]:
-            near = get_close_matches(model, table.names, n=1)
-            hint = "".join(f"; did you mean {name!r}?" for name in near)
+            hint = "".join(
+                f"; did you mean {name!r}?" for name in get_close_matches(model, table.names, n=1)
+            )
             yield (
                 f"{path}: no deployment of model_list serves {model!r}: it is asked of "
                 f"{upstream.api_base} with {key}{hint}"
@@ -85,8 +86,12 @@ def _unknown_models(settings: config.Settings) -> Iterator[str]:
     for number, deployment in enumerate(settings.model_list):
         params = deployment.litellm_params
         model = str(params["model"])
-        named = [params.get(key) for key in ("api_base", "base_url", "custom_llm_provider")]
-        if any(named) or provider_of(params) != ("openai", model) or _OWN_NAMES.match(model):
+        named = ("api_base", "base_url", "custom_llm_provider")
+        if (
+            any(map(params.get, named))
+            or provider_of(params) != ("openai", model)
+            or _OWN_NAMES.match(model)
+        ):
             continue
         if capabilities(model) is None:
             yield (
@@ -152,8 +157,11 @@ def _check_config(args: Namespace) -> int:
     report = _report(path, connects=args.connect)
     found = report["problems"]
     if args.json:
-        problem = "; ".join(found) or None
-        about = {"config": path and str(path), "ok": not found, "problem": problem}
+        about = {
+            "config": path and str(path),
+            "ok": not found,
+            "problem": "; ".join(found) or None,
+        }
         text = json.dumps(about | report)
     else:
         text = visible("\n".join(_lines(str(path or "defaults"), report)))
@@ -247,8 +255,11 @@ def _settings(file: ConfigFile, faults: Faults) -> tuple[config.Settings | None,
         return config.settings_from_dict(file.values, os.environ), set()
     except ConfigError as exc:
         faults.found.extend(exc.faults)
-    paths = [path for fault in faults.found for path in written_as(key_path(fault))]
-    refused = {re.split(r"[.\[]", path)[0] for path in paths}
+    refused = {
+        re.split(r"[.\[]", path)[0]
+        for fault in faults.found
+        for path in written_as(key_path(fault))
+    }
     try:
         return config.settings_from_dict(*left_out(refused, file.values, os.environ)), refused
     except ConfigError:

@@ -47,8 +47,9 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
             continue
         with faults.collected():
             kwargs[key] = convert(hints[key], each, join(path, key))
-    missing = dataclasses.MISSING
-    required = [f.name for f in fields.values() if f.default is f.default_factory is missing]
+    required = [
+        f.name for f in fields.values() if f.default is f.default_factory is dataclasses.MISSING
+    ]
     for name in required:
         if name not in value:
             faults.add(f"{join(path, name)}: required")

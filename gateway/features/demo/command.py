@@ -26,8 +26,5 @@ def _demo(args: Namespace) -> int:
         database = Path(storage.path)
     worked = run_demo(database=database)
     if database:
-        shown = f"The two runs are in {database}: `gateway serve`, then open its /dashboard."
-        sys.stdout.write(shown + "\n")
-    if worked:
-        return 0
-    return 1
+        sys.stdout.write(f"The two runs are in {database}: `gateway serve`, then /dashboard.\n")
+    return int(not worked)
