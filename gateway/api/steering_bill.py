@@ -1,4 +1,4 @@
-"""Steering's own bill on a session: its texts, the cache that it lost, and the reader.
+"""Steering's own bill on a session: its texts and their frames, lost cache, and the reader.
 
 An estimate at list prices. A text is fresh input at the first call with it; at each later call of
 its run it is read from the provider's cache, if anything was. Cache counts as lost by steering only
@@ -9,6 +9,7 @@ the call before; that difference is the least that was lost."""
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from gateway.core.guidance_text import frame
 from gateway.runtime import Runtime
 from gateway.stores.records import CallRow, InjectionRow
 from gateway.stores.redact import OMITTED
@@ -47,14 +48,19 @@ def steering_bill(calls: SessionCalls, runtime: Runtime) -> SteeringBill:
             continue
         run_id = step.run_id
         new = texts[run_id, step.step_index]
-        read = sum(map(_tokens, new)) + standing[run_id]
+        kept = _framed([t for t in new if t.source != "skip"], prefaced=bool(standing[run_id]))
+        # The directive is for one call.
+        once = _framed(
+            [t for t in new if t.source == "skip"], prefaced=bool(standing[run_id] + kept)
+        )
+        read = standing[run_id] + kept + once
         cached = 0
         if call.cached_tokens:
             cached = standing[run_id]
         tokens["text"] += read
         text_usd = plus(text_usd, _cost(runtime, call, read, cached=cached))
-        if lasts:  # but the directive, which is for one call
-            standing[run_id] += sum(_tokens(text) for text in new if text.source != "skip")
+        if lasts:
+            standing[run_id] += kept
         if call.failed:
             continue
         if run_id in before:
@@ -72,6 +78,14 @@ def steering_bill(calls: SessionCalls, runtime: Runtime) -> SteeringBill:
         reader_tokens=calls.reader_tokens,
         reader_usd=calls.reader_usd,
     )
+
+
+def _framed(texts: Sequence[InjectionRow], *, prefaced: bool) -> int:
+    """Tokens of new texts with their frame. `prefaced`: one before says already what it is."""
+    if not texts:
+        return 0
+    characters = len(frame((), preface=not prefaced))
+    return round(characters / BYTES_PER_TOKEN) + sum(map(_tokens, texts))
 
 
 def _tokens(text: InjectionRow) -> int:

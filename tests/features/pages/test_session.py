@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 from gateway.api import sessions
 from gateway.api.steering_bill import steering_bill
 from gateway.config.storage import StorageSettings
+from gateway.core.guidance_text import frame
 from gateway.features.pages import session
 from gateway.features.pages.session_lanes import (
     KINDS,
@@ -293,10 +294,13 @@ async def test_steering_has_a_bill_of_its_own(start: Start, tmp_path: Path) -> N
     )
     server = start(storage=storage)
     bill = got(server, "/api/sessions/c0001").json()["steering"]
-    # The text at four calls, the directive at one.
-    assert bill["text_tokens"] == 4 * 1000 + 100
+    # The text at four calls, the directive and the second run's text at one, in a frame each.
+    empty = round(len(frame(())) / BYTES_PER_TOKEN)
+    standing = 1000 + empty
+    directive = 100 + round(len(frame((), preface=False)) / BYTES_PER_TOKEN)
+    assert bill["text_tokens"] == 4 * standing + directive + empty
     big, small = 2.5e-6, 1.5e-7
-    fresh = 1000 * big + (100 * big + 1000 * big / 2) + 1000 * small / 2 + 1000 * small
+    fresh = standing * (big + big / 2 + small / 2 + small) + (directive + empty) * big
     assert bill["text_usd"] == pytest.approx(fresh)
     assert bill["lost_cache_tokens"] == 7000 + 3000
     assert bill["lost_cache_usd"] == pytest.approx(7000 * small / 2 + 3000 * big / 2)
@@ -316,7 +320,8 @@ async def test_a_text_may_begin_like_one_that_is_not_stored(
     server = start(storage=await kept(tmp_path, one(1, [step], texts=(said,))))
     assert got(server, "/dashboard/sessions/c0001").status_code == 200
     bill = got(server, "/api/sessions/c0001").json()["steering"]
-    assert bill["text_tokens"] == round(len(text) / BYTES_PER_TOKEN)
+    framed = round(len(text) / BYTES_PER_TOKEN) + round(len(frame(())) / BYTES_PER_TOKEN)
+    assert bill["text_tokens"] == framed
 
 
 async def test_a_long_session_holds_nothing_up(
