@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -551,16 +552,16 @@ def test_check_config(
 def test_check_config_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, says: str
 ) -> None:
-    """Doubtful settings are named by their key path; the config is still accepted."""
+    """Doubtful settings are named by their line and key path; the config is still accepted."""
     file = tmp_path / "gateway.yaml"
     file.write_text(config)
     assert main(["check-config", "--config", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert f"warning: {says}" in printed
+    assert re.search(rf"^warning: {file}, line \d: {re.escape(says)}", printed, re.MULTILINE)
     assert printed.endswith("gateway.yaml: ok\n")
     assert main(["check-config", "--json", "--config", str(file)]) == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert warning.startswith(says)
+    assert warning.split(": ", 1)[1].startswith(says)
     assert "sk-1234" not in printed
     assert "abab" not in printed
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from gateway.cli import main
+from gateway.config.storage import StorageSettings
 from gateway.process.running_gateways import announced
+from gateway.stores.sql.states import SQLStateStore
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
+from steering_gateway_testing.store_conformance import records
+
+
+async def _store_with_a_run(path: Path) -> None:
+    database = await Database.open(StorageSettings(path=str(path)))
+    await SQLStateStore(SQLiteEngine(database)).commit(records.a_call())
+    await database.close()
 
 
 def test_the_dashboard_of_a_running_gateway_is_named(
@@ -21,11 +33,11 @@ def test_the_dashboard_of_a_running_gateway_is_named(
     assert main(["dashboard"]) == 2
     assert "there is no database yet" in capsys.readouterr().err
     database = tmp_path / "elsewhere.db"
-    database.touch()
+    asyncio.run(_store_with_a_run(database))
     with announced("http://127.0.0.1:4321", str(database)):
-        assert main(["dashboard", "c-1.0"]) == 0
+        assert main(["dashboard", "r1"]) == 0
     told = capsys.readouterr()
-    assert told.out.splitlines() == ["http://127.0.0.1:4321/dashboard/runs/c-1.0"]
+    assert told.out.splitlines() == ["http://127.0.0.1:4321/dashboard/runs/r1"]
     assert str(database) in told.err
     with announced("http://127.0.0.1:4321", str(database), "gw-its-key"):
         assert main(["dashboard"]) == 0
