@@ -148,8 +148,9 @@ class StateStore(Protocol):
         """Return if the store can be read and written. Raises: StoreError."""
 
     async def reopen(self) -> str | None:
-        """Connect again, after StoreReplaced; a missing database is created, one that is damaged is
-        replaced. Returns the name under which that is kept, if it was. Raises: StoreError."""
+        """Connect again, after StoreReplaced or to give the tables this version's form; a missing
+        database is created, one that is damaged is replaced. Returns the name under which that is
+        kept, if it was. Raises: StoreError."""
 
     async def close(self) -> None:
         """Finish the accepted operations, then refuse more. A second call does nothing."""

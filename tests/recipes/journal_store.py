@@ -179,6 +179,9 @@ class JournalStates:
         self._journal.keep("call", call)
         return actual + 1
 
+    async def reopen(self) -> str | None:
+        return None
+
 
 class JournalRuns:
     """RunStore, as far as lists and single runs; the only filter is the tenant."""
