@@ -120,7 +120,7 @@ def test_counts_are_listed_and_shown(
     assert said in capsys.readouterr().out
     assert main(["learn", "rules", "--json"]) == 0
     row = orjson.loads(capsys.readouterr().out)
-    server = start(storage={"path": path})
+    server = start(storage={"path": path, "retention_days": 0})
     with client_of(server, "") as operator:
         assert said in operator.get("/dashboard/lessons").text
         assert said in operator.get(f"/dashboard/lessons/{row['pattern_id']}").text
@@ -133,7 +133,7 @@ def test_a_typed_sentence_is_taken_over_on_the_page(start: Start, tmp_path: Path
     """It stands on *Lessons* with its author and day, and one key makes it a rule as it is, in the
     project where it was typed; only the operator sees it."""
     path = tmp_path / "runs.db"
-    server = start(auth=KEYS, storage={"path": str(path)})
+    server = start(auth=KEYS, storage={"path": str(path), "retention_days": 0})
 
     async def fill() -> None:
         stores = await open_stores(StorageSettings(path=str(path)))

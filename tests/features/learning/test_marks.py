@@ -64,7 +64,9 @@ async def test_a_rule_is_given_again_behind_calls_like_the_marked_one(
 
     async def reminded(run: str) -> list[int]:
         """How often each request of a run has the rule, the system prompt left out."""
-        server = start(auth=KEYS, storage={"path": str(path)}, learning=learning)
+        server = start(
+            auth=KEYS, storage={"path": str(path), "retention_days": 0}, learning=learning
+        )
         here = "Working directory: /home/ann/shop"
         bodies = await sent(upstream, server.base_url, run, here, key=ACME)
         await asyncio.to_thread(server.stop)
@@ -91,7 +93,7 @@ def test_a_mark_is_set_on_the_page_of_the_run(start: Start, tmp_path: Path) -> N
     the call, and forgetting the run takes the mark along."""
     path = tmp_path / "runs.db"
     name = asyncio.run(a_run_and_a_rule(path, "acme"))
-    server = start(auth=KEYS, storage={"path": str(path)})
+    server = start(auth=KEYS, storage={"path": str(path), "retention_days": 0})
     with client_of(server, ADMIN) as operator:
         origin = {"origin": server.url}
         page = operator.get(f"/dashboard/runs/{RUN}").text

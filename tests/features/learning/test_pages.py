@@ -68,7 +68,7 @@ async def fill(path: str) -> None:
 @pytest.fixture
 def gateway(start: Start, tmp_path: Path) -> AppServer:
     path = str(tmp_path / "lessons.db")
-    server = start(auth=KEYS, storage={"path": path})
+    server = start(auth=KEYS, storage={"path": path, "retention_days": 0})
     asyncio.run(fill(path))
     return server
 
@@ -154,7 +154,7 @@ def test_failures_do_not_push_rules_off_the_page(start: Start, tmp_path: Path) -
     """A rule is shown however many failures were read since."""
     path = str(tmp_path / "runs.db")
     asyncio.run(many_failures(path))
-    server = start(auth=KEYS, storage={"path": path})
+    server = start(auth=KEYS, storage={"path": path, "retention_days": 0})
     with client_of(server, ADMIN) as operator:
         assert "Use gradle, not maven." in operator.get("/dashboard/lessons").text
 
@@ -172,7 +172,7 @@ def test_a_failure_shows_what_ended_it_in_another_run(start: Start, tmp_path: Pa
     one row for it, with what is missing until runs are given it."""
     path = str(tmp_path / "runs.db")
     asyncio.run(two_runs(path))
-    server = start(auth=KEYS, storage={"path": path})
+    server = start(auth=KEYS, storage={"path": path, "retention_days": 0})
     with client_of(server, ADMIN) as operator:
         page = operator.get("/dashboard/runs/r0001").text
         assert "What ended it" in page

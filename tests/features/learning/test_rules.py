@@ -204,7 +204,7 @@ def test_what_instructions_say(role: str, own: str, says: bool) -> None:
 def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
     """The key that an agent has can change no rule; an operator's approval makes it active."""
     path = tmp_path / "acme.db"
-    server = start(auth=KEYS, storage={"path": str(path)})
+    server = start(auth=KEYS, storage={"path": str(path), "retention_days": 0})
     asyncio.run(taught(path, RULES[:1], "acme", approved=False))
     with client_of(server, ACME) as acme, client_of(server, ADMIN) as operator:
         (rule,) = acme.get("/api/lessons").json()["lessons"]
