@@ -241,7 +241,12 @@ async def test_without_dollars_tokens_tell_who_spent_most(
 
 async def test_a_session_without_usage_claims_no_sum(start: Start, tmp_path: Path) -> None:
     """Some agents' logs have no tokens: their sums and shares are unknown."""
-    none = {"input_tokens": None, "output_tokens": None, "cached_tokens": None, "cost_usd": None}
+    none: dict[str, Any] = {
+        "input_tokens": None,
+        "output_tokens": None,
+        "cached_tokens": None,
+        "cost_usd": None,
+    }
     storage = await kept(
         tmp_path,
         one(1, [call(10.0, step=1, **none)]),
